@@ -4,35 +4,36 @@ longest sequence."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from edge.errors import ModelError
-from edge.models import bert, deberta, gemma3, gte, jina, modernbert, qwen3
-from edge.models.checkpoint import read_json
-from edge.models.dense import activation_of
+from edge.models import bert, rotary
+from edge.models.checkpoint import Checkpoint, Floats, read_json
 from edge.models.family import Config, Family
-from edge.models.keys import MODULE, NORMALIZE, POOLING, SENTENCES, TRANSFORMER
+from edge.models.keys import DENSE, MODULE, NORMALIZE, POOLING, SENTENCES, TRANSFORMER
 from edge.models.spec import HeadKind, HeadSpec
 
 FAMILIES: dict[str, Family] = {
     "bert": bert.FAMILY,
     "camembert": bert.ROBERTA,
     "data2vec-text": bert.DATA2VEC,
-    "deberta-v2": deberta.FAMILY,
+    "deberta-v2": bert.DEBERTA,
     "distilbert": bert.DISTILBERT,
     "electra": bert.ELECTRA,
-    "gemma3_text": gemma3.FAMILY,
-    "gte": gte.GTE,
-    "jina_bert": jina.FAMILY,
-    "modernbert": modernbert.FAMILY,
+    "gemma3_text": rotary.GEMMA3,
+    "gte": bert.GTE,
+    "jina_bert": bert.JINA,
+    "modernbert": rotary.MODERNBERT,
     "mpnet": bert.MPNET,
-    "new": gte.NEW,
-    "nomic_bert": gte.NOMIC,
-    "qwen2": qwen3.QWEN2,
-    "qwen3": qwen3.FAMILY,
+    "new": bert.NEW,
+    "nomic_bert": bert.NOMIC,
+    "qwen2": rotary.QWEN2,
+    "qwen3": rotary.QWEN3,
     "roberta": bert.ROBERTA,
     "xlm-roberta": bert.ROBERTA,
 }
@@ -75,7 +76,7 @@ def detect_head(folder: Path, family: Family, names: Mapping[str, str]) -> HeadS
     elif (folder / "modules.json").is_file():
         return _sentence_transformer(folder, family)
     elif family.output is not None:
-        head = qwen3.reranker_head()
+        head = rotary.reranker_head()
     else:
         raise ModelError(
             f"{folder} has neither classification weights nor a modules.json that says how tokens are pooled; "
@@ -146,7 +147,7 @@ def _sentence_transformer(folder: Path, family: Family) -> HeadSpec:
     settings = body_folder(folder) / "sentence_bert_config.json"
     if settings.is_file():
         TRANSFORMER.check(settings, read_json(settings))
-    head = qwen3.embedder_head() if family.architecture == "qwen3" else HeadSpec(kind=kind)
+    head = rotary.embedder_head() if family.architecture == "qwen3" else HeadSpec(kind=kind)
     config: dict[str, Any] = {}
     path = folder / "config_sentence_transformers.json"
     if path.is_file():
@@ -156,7 +157,7 @@ def _sentence_transformer(folder: Path, family: Family) -> HeadSpec:
     normalize = "Normalize" in kinds or similarity == "cosine"
     if similarity not in ("cosine", "dot") and not (similarity == "euclidean" and normalize):
         raise ModelError(f"{path}: similarity_fn_name = {similarity!r} is not supported, only cosine and dot")
-    width, activation = activation_of(dense)
+    width, activation = _projected(dense)
     head = replace(_prompted(path, head, config), projection=width, projected=activation)
     return replace(head, kind=kind, normalize=normalize)
 
@@ -216,3 +217,50 @@ def _pooling(path: Path) -> HeadKind:
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         raise ModelError(f"{path}: pooling {' + '.join(modes) or 'none'} is not supported, only cls, mean or lasttoken")
     return _POOLINGS[modes[0]]
+
+
+Projection: TypeAlias = tuple[Floats, Floats]
+"""A matrix [in, out] and a bias [out]."""
+
+_Activation = Literal["identity", "tanh"]
+
+_ACTIVATIONS: dict[object, _Activation] = {
+    "torch.nn.modules.linear.Identity": "identity",
+    "torch.nn.modules.activation.Tanh": "tanh",
+}
+
+
+def _projected(folders: Sequence[Path]) -> tuple[int, _Activation]:
+    """The width after the last of several Dense modules, and its activation; only the last may have one."""
+    width, activation = 0, _ACTIVATIONS["torch.nn.modules.linear.Identity"]
+    for folder in folders:
+        path = folder / "config.json"
+        config = read_json(path)
+        DENSE.check(path, config)
+        name = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+        if activation != "identity" or name not in _ACTIVATIONS:
+            raise ModelError(
+                f"{path}: the activation {name!r} is not supported here, only Identity, and Tanh at the end"
+            )
+        sizes = [config.get("in_features"), config.get("out_features")]
+        if not all(type(size) is int and size > 0 for size in sizes) or (width and sizes[0] != width):
+            raise ModelError(f"{path}: in_features and out_features are {sizes}, after a width of {width}")
+        width, activation = int(config["out_features"]), _ACTIVATIONS[name]
+    return width, activation
+
+
+def read_projection(folders: Sequence[Path], hidden: int) -> Projection:
+    """The product of the modules' matrices, and their bias, after vectors of width `hidden`."""
+    matrix: Floats = np.eye(hidden, dtype=np.float32)
+    bias: Floats = np.zeros(hidden, np.float32)
+    for folder in folders:
+        width = int(read_json(folder / "config.json")["out_features"])
+        with Checkpoint(folder) as checkpoint:
+            if checkpoint.shapes.get("linear.weight") != (width, len(bias)):
+                raise ModelError(f"{folder} has no tensor linear.weight of the shape {[width, len(bias)]}")
+            weight = checkpoint.read("linear.weight").T
+            added = checkpoint.read("linear.bias") if "linear.bias" in checkpoint.shapes else np.float32(0)
+            if np.shape(added) not in ((), (width,)):
+                raise ModelError(f"{folder} has a tensor linear.bias of the shape {list(np.shape(added))}")
+        matrix, bias = matrix @ weight, bias @ weight + added
+    return np.ascontiguousarray(matrix), bias

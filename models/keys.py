@@ -130,6 +130,10 @@ POOLING = Keys(
     harmless=words("word_embedding_dimension embedding_dimension"),
     accepted={"include_prompt": (True, None)},
 )
+DENSE = Keys(
+    used=words("in_features out_features bias activation_function"),
+    accepted={"module_input_name": ("sentence_embedding", None), "module_output_name": ("sentence_embedding", None)},
+)
 NORMALIZE = Keys(
     accepted={
         "module_input_name": ("sentence_embedding", None),

@@ -16,9 +16,16 @@ import numpy.typing as npt
 from edge.blocks import BlockId, Extent
 from edge.errors import ModelError, StorageError, as_storage_error
 from edge.files.output_file import write_all
-from edge.models.architectures import body_folder, dense_folders, detect_head, family_of, token_limit
+from edge.models.architectures import (
+    Projection,
+    body_folder,
+    dense_folders,
+    detect_head,
+    family_of,
+    read_projection,
+    token_limit,
+)
 from edge.models.checkpoint import Checkpoint, Floats, WeightSource, read_json, wanted
-from edge.models.dense import Projection, read_projection
 from edge.models.family import Family, part_rows
 from edge.models.keys import check_tokenizer
 from edge.models.manifest import DATA, TOKENIZER, PackManifest, Staging, file_sha256
