@@ -1,5 +1,4 @@
-"""A device in another process, which runs this module and searches as the host does. A message is a JSON header, and
-arrays as in memory."""
+"""A device in another process, which runs this module. A message is a JSON header, and arrays as in memory."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ class StripeSearcher:
 
 @dataclass(slots=True, eq=False)
 class Stripe:
-    """The `rows` of a list that one searcher holds: `first`, `first + step`, ... `buffer` and its size are None until
-    the first write."""
+    """The `rows` of a list that a searcher holds: `first`, `first + step`, ... `buffer` is None until written."""
 
     searcher: StripeSearcher
     lease: Lease
@@ -92,8 +91,7 @@ class Stripes:
 
 
 class Share:
-    """One searcher's part of a request: its stripes, and the numbers of the queries that probe these lists,
-    ascending."""
+    """One searcher's part of a request: its stripes, and the queries that probe these lists, ascending."""
 
     def __init__(self, searcher: StripeSearcher, request: SearchRequest) -> None:
         self.searcher = searcher

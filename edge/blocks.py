@@ -66,8 +66,7 @@ class BlockSource(Protocol):
 
 
 class BlockFile:
-    """One file of blocks, open for reading. Thread-safe. A block is checked against its CRC-32 when this object first
-    reads it."""
+    """One file of blocks, open for reading. Thread-safe. A block is checked against its CRC-32 once."""
 
     def __init__(self, path: str | Path, extents: Mapping[BlockId, Extent], remedy: str = "") -> None:
         """Opens `path`. `remedy` is advice for a damaged block, appended to the error message."""
@@ -111,8 +110,7 @@ class BlockFile:
             self._verified.add(block)
 
     def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> int:
-        """Reads rows [n], ascending and unique, into `out` [n, row_nbytes], and returns the bytes. IndexError if a row
-        is not in the table."""
+        """Reads rows [n], ascending, unique, into `out` [n, row_nbytes]; returns the bytes. IndexError outside."""
         if len(rows) == 0:
             return 0
         for row in (int(rows[0]), int(rows[-1])):
@@ -129,8 +127,7 @@ class BlockFile:
             self._pread(flat[low * size : high * size], offsets[low], what=f"the rows at byte {offsets[low]:,}")
 
     def read_resident(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> int:
-        """As `read_scattered`, up to the first row that the page cache does not hold; returns how many, 0 if the system
-        cannot tell."""
+        """As `read_scattered`, up to the first row outside the page cache; returns how many, 0 if unknown."""
         if not (hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")):
             return 0
         size = out.shape[1]
@@ -201,8 +198,7 @@ def _crc32(view: memoryview) -> int:
 
 
 def distinct(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The distinct values of an integer array, ascending: [distinct]. `np.unique` imports `numpy.ma`, which takes 15
-    ms."""
+    """The distinct values of integers, ascending. `np.unique` imports `numpy.ma`, which takes 15 ms."""
     ordered = np.sort(numbers, axis=None)
     first = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])

@@ -348,8 +348,7 @@ class MemoryBudget:
             self._resize(lease, nbytes)
 
     def _settle(self) -> bool:
-        """Waits for blocks on their way to caches; returns whether there were any. Does nothing if this thread holds
-        the lock of a ledger."""
+        """Waits for blocks on their way; returns whether there were any. Not if this thread holds a ledger's lock."""
         with _LISTING:
             ledgers = list(_ledgers)
         if any(ledger._lock._is_owned() for ledger in ledgers):  # type: ignore[attr-defined]
@@ -390,8 +389,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True)
 class OperationStage:
-    """A part of an operation: bytes of its `own` that it frees afterwards, bytes `kept` until the operation ends, and
-    modules that it imports."""
+    """A part of an operation: bytes of its `own`, bytes `kept` until the end, and modules that it imports."""
 
     name: str
     own: int = 0
@@ -401,8 +399,7 @@ class OperationStage:
 
 @dataclass(frozen=True, slots=True)
 class OperationPlan:
-    """The memory that a whole operation will need, stage by stage, so that a refusal names one limit that is enough for
-    all of them."""
+    """The memory of a whole operation, stage by stage, so that a refusal names one limit that is enough."""
 
     operation: str
     stages: Sequence[OperationStage]
@@ -413,8 +410,7 @@ class OperationPlan:
         return self._largest()[0]
 
     def check(self, budget: MemoryBudget) -> None:
-        """Asks caches to make room. If the operation does not fit even then, the error names the smallest limit that
-        works."""
+        """Asks caches to make room. If it does not fit even then, the error names the smallest limit that works."""
         nbytes = self.nbytes
         budget.make_room(nbytes)
         if nbytes > budget.free:

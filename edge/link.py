@@ -199,8 +199,7 @@ class Ticket:
             self._finished.wait()
 
     def settle(self) -> None:
-        """Withdraws the transfer, or blocks until it has ended. Counts no waiting time, and does not raise the
-        transfer's error."""
+        """Withdraws the transfer, or blocks until it has ended, without counting or raising its error."""
         if not self.cancel():
             self._finished.wait()
 
@@ -229,8 +228,7 @@ class Ticket:
 
 
 class Link:
-    """One physical link with one worker thread, which runs while a lane is open. `rate` has its latency and
-    bandwidth."""
+    """One physical link with a worker thread, which runs while a lane is open. `rate` has its speed."""
 
     def __init__(
         self,

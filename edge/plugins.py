@@ -24,8 +24,7 @@ def load(group: str, name: str) -> Any:
 
 
 def parse_device(text: str) -> tuple[str, dict[str, str]]:
-    """Splits `NAME:key=value,...`, as `--device` takes it, into name and options. An option without a value means
-    `yes`."""
+    """Splits `NAME:key=value,...` into name and options. An option without a value means `yes`."""
     name, _, rest = text.partition(":")
     options = {}
     for part in filter(None, rest.split(",")):

@@ -79,8 +79,7 @@ def share_heap() -> bool:
 
 @cache
 def return_large_blocks() -> bool:
-    """Makes the C library return blocks of 1 MB and more as soon as they are freed (glibc), and returns whether it did.
-    Runs once."""
+    """Makes the C library return freed blocks of 1 MB at once (glibc); returns whether it did. Runs once."""
     return _set_heap(_MMAP_THRESHOLD, 1 << 20)
 
 

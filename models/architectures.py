@@ -1,5 +1,4 @@
-"""What a checkpoint's folder says about its model: the architecture (`model_type` of config.json), the head and the
-longest sequence."""
+"""What a checkpoint's folder says about its model: the architecture, the head and the longest sequence."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(config: Config) -> Family:
-    """The family that a config.json belongs to. ModelError for another architecture, or a key that may change the
-    results."""
+    """The family of a config.json. ModelError for another one, or a key that may change the results."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ModelError(f"architecture {kind!r} is not supported; supported: {', '.join(sorted(FAMILIES))}")
@@ -97,8 +95,7 @@ def _classifier(folder: Path) -> HeadSpec:
 
 
 def body_folder(folder: Path) -> Path:
-    """The folder with a checkpoint's config.json, tokenizer and weights: `folder`, or the one in it that modules.json
-    names."""
+    """The folder with a checkpoint's config.json, tokenizer and weights: `folder`, or what modules.json names."""
     modules = _modules(folder) if (folder / "modules.json").is_file() else []
     places = [module.get("path", "") for module in modules if str(module.get("type", "")).endswith(".Transformer")]
     return folder / _inside(folder, str(places[0] if places else ""))

@@ -49,8 +49,7 @@ _EMBED = {
 
 
 def sanitize(name: str, prefix: str = "bert.", used: tuple[str, ...] = _USED) -> str | None:
-    """A checkpoint's tensor name without `prefix` and in today's spelling; None for tensors that inference does not
-    use."""
+    """A tensor name without `prefix`, in today's spelling; None for tensors that inference does not use."""
     name = name.removeprefix(prefix)
     name = _LEGACY.sub(lambda m: ".LayerNorm." + ("weight" if m[1] == "gamma" else "bias"), name)
     return name if name.startswith(used) and not name.endswith("_ids") else None

@@ -14,8 +14,7 @@ from edge.text.sentences import sentences
 Floats64 = npt.NDArray[np.float64]
 
 Retrieved = bool | Sequence[float]
-"""The result of retrieval for candidates: the score of each; True if they are in its order, best first; False if in no
-order."""
+"""The result of retrieval: the score of each candidate; True if best first; False if in no order."""
 
 BM25_WEIGHT = 0.2
 """Weight of BM25 beside the vectors' 0.8: chosen on the train halves of judged sets (benchmark `search-quality`)."""
@@ -46,8 +45,7 @@ def share_of(query: str) -> float:
 
 
 def standard(scores: Floats64) -> Floats64:
-    """The scores scaled along the last axis so that the `COMPARED` best have mean 0 and standard deviation 1; zeros
-    where equal."""
+    """The scores scaled along the last axis, so that the `COMPARED` best have mean 0 and deviation 1."""
     largest = np.abs(scores).max(-1, keepdims=True, initial=0.0)
     scores = scores / np.where(largest > 0, largest, 1.0)  # squares of large scores would overflow
     best = np.sort(scores, axis=-1)[..., -COMPARED:]

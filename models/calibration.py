@@ -101,8 +101,7 @@ class Forecast:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Forecast:
-        """The forecast from a document that `to_json` wrote; ValueError, KeyError or TypeError if it has another
-        form."""
+        """The forecast that `to_json` wrote; ValueError, KeyError or TypeError for another form."""
         slopes, pulls, offsets = (tuple(map(float, document[name])) for name in ("slopes", "pulls", "offsets"))
         errors = tuple(math.inf if error is None else float(error) for error in document["errors"])
         margins = {
@@ -139,8 +138,7 @@ class Calibration:
         return self.blended if retrieved else self.alone
 
     def save(self, directory: Path) -> None:
-        """Writes the file beside the model, in place of an older one. StorageError if it cannot; the older one
-        stays."""
+        """Writes the file in place of an older one. StorageError if it cannot; the older one stays."""
         document = asdict(self)
         document |= {"alone": self.alone.to_json(), "blended": self.blended.to_json()}
         document["version"] = VERSION
@@ -149,8 +147,7 @@ class Calibration:
 
     @classmethod
     def load(cls, directory: Path, fingerprint: str) -> Calibration | None:
-        """The calibration stored beside a model; None if there is none, or it belongs to other weights. CorruptBlock if
-        it is damaged."""
+        """The calibration beside a model; None without one for its weights. CorruptBlock if damaged."""
         path = directory / FILE
         try:
             document = read_sealed(path)

@@ -208,8 +208,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def wanted(names: Iterable[str]) -> list[str]:
-    """The files of a Hugging Face folder and of its modules that a pack needs, the small ones first, the shards without
-    one file of weights."""
+    """The files of a Hugging Face folder that a pack needs, small ones first, shards only without one file."""
     present = set(names)
     places = ("", *sorted({found[0] for name in present if (found := _MODULE.match(name))}))
     chosen = [place + name for place in places for name in DESCRIPTIONS if place + name in present]

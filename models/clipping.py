@@ -51,8 +51,7 @@ class Clip:
     __slots__ = ("_chars", "_inseparable", "_lead", "_whole", "cut", "open", "text")
 
     def __init__(self, whole: str, tokens: int, *, lead: str = "", inseparable: Sequence[str] | None = None) -> None:
-        """`lead` is put before `whole`. `inseparable` strings are not cut in two; None allows a cut only between
-        words."""
+        """`lead` goes before `whole`. `inseparable` strings are not cut; None allows cuts between words only."""
         self._whole = whole
         self._lead = lead
         self._inseparable = inseparable
@@ -84,8 +83,7 @@ class Clip:
 
 
 def _word_start(head: str, end: int) -> int:
-    """The last space before `end` that is followed by a word, 0 if there is none. Tokenizers always split before such a
-    space."""
+    """The last space before `end` that a word follows, 0 if none. Tokenizers always split before it."""
     while (end := head.rfind(" ", 0, end)) > 0:
         if head[end + 1].isalnum():
             return end

@@ -1,5 +1,4 @@
-"""Small models that were fitted on a reranker's judgements and are stored beside it in `evidence.json`, one per
-name."""
+"""Small models fitted on a reranker's judgements, stored beside it in `evidence.json`, one per name."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ def result_signals(blended: Sequence[float]) -> list[list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One fitted model, valid for these `signals` and this `embedder`. `threshold`: smallest probability that counts as
-    found."""
+    """A fitted model, valid for these `signals` and `embedder`. `threshold`: smallest probability of found."""
 
     signals: tuple[str, ...]
     model: Logistic
@@ -123,8 +121,7 @@ class Evidence:
 
 
 def load(reranker: PackedModel, name: str, signals: tuple[str, ...]) -> Evidence | None:
-    """The model called `name` beside a reranker; None if there is none for its weights and signals. CorruptBlock if the
-    file is damaged."""
+    """The model `name` beside a reranker; None without one for its weights and signals. CorruptBlock."""
     directory = reranker.path
     stored = _read(directory / FILE)
     entry = stored.get("models", {}).get(name) if stored.get("fingerprint") == reranker.fingerprint else None

@@ -80,8 +80,7 @@ class Family:
     keys: Keys = field(default_factory=Keys)
 
     def check(self, config: Config) -> None:
-        """Checks that every key of a config.json is used here, or changes no result. ModelError names the first other
-        one."""
+        """Checks that every key is used here, or changes no result. ModelError names the first other one."""
         named = config.get("auto_map")
         known = isinstance(named, dict) and all(str(name).startswith(f"{self.code}--") for name in named.values())
         own = {"sentence_transformers", *(["auto_map"] if known else [])}

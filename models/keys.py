@@ -21,8 +21,7 @@ OFF = (False, None)
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one kind of JSON file: used, harmless to one pass in fp32 without dropout, or accepted with some
-    values only."""
+    """The keys of a JSON file: used, harmless to a pass in fp32 without dropout, or accepted by value."""
 
     used: frozenset[str] = frozenset()
     harmless: frozenset[str] = frozenset()
@@ -135,10 +134,7 @@ DENSE = Keys(
     accepted={"module_input_name": ("sentence_embedding", None), "module_output_name": ("sentence_embedding", None)},
 )
 NORMALIZE = Keys(
-    accepted={
-        "module_input_name": ("sentence_embedding", None),
-        "module_output_name": ("sentence_embedding", None),
-    }
+    accepted={"module_input_name": ("sentence_embedding", None), "module_output_name": ("sentence_embedding", None)}
 )
 
 _PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -253,11 +249,7 @@ def _attributes(token: Any) -> dict[str, Any]:
             "normalized": normalized,
             **{flag: token.get(flag, False) for flag in flags},
         }
-    return {
-        "content": token.content,
-        "normalized": token.normalized,
-        **{flag: getattr(token, flag) for flag in flags},
-    }
+    return {"content": token.content, "normalized": token.normalized, **{flag: getattr(token, flag) for flag in flags}}
 
 
 def _mapping(path: Path, config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

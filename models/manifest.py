@@ -1,5 +1,4 @@
-"""The folder of a packed model, described by `edge.json`: built beside its target, flushed to disk, and then
-renamed."""
+"""The folder of a packed model, described by `edge.json`: built beside its target, flushed, then renamed."""
 
 from __future__ import annotations
 

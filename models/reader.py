@@ -58,8 +58,7 @@ class Reader(Closing):
 
     @classmethod
     def open(cls, model: PackedModel) -> Reader | None:
-        """The reader beside a reranker; None if there is none for its weights. CorruptBlock or StorageError if it
-        cannot be read."""
+        """The reader beside a reranker; None if none for its weights. CorruptBlock or StorageError."""
         path = model.path / FILE
         document = read_sealed(path)
         if document is None or document.get("fingerprint") != model.fingerprint:
@@ -78,8 +77,7 @@ class Reader(Closing):
         return cls(model, shared, layers, extents)
 
     def load(self, block: BlockId) -> dict[str, npt.NDArray[Any]]:
-        """Reads a block into newly allocated memory, and returns its tensors. CorruptBlock or ModelError if it is
-        damaged."""
+        """Reads a block into new memory, and returns its tensors. CorruptBlock or ModelError if damaged."""
         buffer = np.empty(self.file.nbytes(block), np.uint8)
         self.file.read(block, buffer.data)
         tensors = views(self._places[block], buffer)

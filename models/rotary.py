@@ -77,8 +77,7 @@ def _window(config: Config, key: str, default: int) -> int:
 
 
 def _layer_theta(config: Config, kind: str, key: str, default: float) -> float:
-    """The base of the rotary positions of a kind of layers (`key` in older configurations). ModelError if they are
-    scaled."""
+    """The rotary base of a kind of layers (`key` in older configurations). ModelError if scaled."""
     ropes = config.get("rope_parameters") or {}
     if not isinstance(ropes, Mapping) or not set(ropes) <= {_GLOBAL, _LOCAL}:
         raise ModelError(f"config.json: rope_parameters = {ropes!r} is not supported, only those of layer_types")

@@ -1,5 +1,4 @@
-"""The description of a transformer as data: shapes, norm and position kinds, and the ordered tensors of a packed
-layer."""
+"""The description of a transformer as data: shapes, norms, positions, and the tensors of a packed layer."""
 
 from __future__ import annotations
 
@@ -164,8 +163,7 @@ class LayerSpec:
         return bool(local), bool(normed)
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Names and [in, out] shapes of the four matrices. `qkv` and, if `gated`, `up` (gate and up) lie side by
-        side."""
+        """Names and [in, out] shapes of the four matrices. `qkv` and gated `up` (gate and up) lie side by side."""
         return {
             "qkv": (self.hidden, (self.heads + 2 * self.kv_heads) * self.head_size),
             "out": (self.heads * self.head_size, self.hidden),
@@ -318,8 +316,7 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ModelSpec:
-        """The model from a document that `to_json` wrote. ModelError for a missing or unknown field, or an impossible
-        value."""
+        """The model that `to_json` wrote. ModelError for a missing or unknown field, or impossible value."""
         try:
             values = dict(data)
             layer = LayerSpec(**values.pop("layer"))

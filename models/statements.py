@@ -29,8 +29,7 @@ _WORD = re.compile(r"\w+(?:[.:/@]\w+)+|[^\W_]+['’]?|[?¿!,;:]")
 _DIGIT = re.compile(r"\d")
 
 FLAGS = ("new", "same", "alike", "capital", "number", "form", "unknown", "first", "mark")
-"""What is known of each word: whether it is of the newer statement, whether the other one has it or its stem, and its
-form."""
+"""What is known of each word: its statement, whether the other has it or its stem, and its form."""
 
 _TOGETHER = 12
 """The pairs that are computed at a time, which bounds the memory that they need."""
@@ -69,8 +68,7 @@ def alike(one: str, other: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A pair of statements as numbers: ids of words and stems [words], places, `FLAGS` [words, flags], and common words
-    [words, words]."""
+    """A pair as numbers: ids of words and stems [words], places, `FLAGS` [words, flags], common [words, words]."""
 
     ids: Ids
     stems: Ids

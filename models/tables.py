@@ -43,8 +43,7 @@ _SLICE = 1024
 
 
 def build(tokenizer: Path, target: Path, smallest: int = _WORTHWHILE) -> bool:
-    """Writes a tokenizer's pieces as `PartialTokenizer` reads them; False if it is not a Unigram one of at least
-    `smallest`."""
+    """Writes pieces as `PartialTokenizer` reads them; False if not a Unigram tokenizer of `smallest`."""
     content = json.loads(tokenizer.read_text(encoding="utf-8"))
     model = content["model"]
     pieces = model.get("vocab")
@@ -162,8 +161,7 @@ def _size(words: Iterable[str]) -> int:
 
 
 def _slices(words: Iterable[str], longest: int) -> Iterator[list[str]]:
-    """Splits words into lists of about `_SLICE` characters. Parts of a longer word overlap, so that every piece lies
-    inside one."""
+    """Splits words into lists of about `_SLICE` characters, in parts that overlap by the longest piece."""
     parts: list[str] = []
     size = 0
     for word in words:
@@ -260,8 +258,7 @@ class Tables:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the loaded tables: measured at the last load, or estimated; of a partial tokenizer what it may grow
-        to."""
+        """Bytes of the loaded tables: measured, or estimated; of a partial tokenizer what it may grow to."""
         if self._pieces.is_file():
             return _PARTIAL_NBYTES
         return self._measured or self._spec.vocab * _BYTES_PER_TOKEN[self._spec.architecture]
@@ -282,8 +279,7 @@ class Tables:
         return self._inseparable
 
     def ready(self, texts: Sequence[str] = ()) -> Tokenizer:
-        """The tokenizer, with all pieces that `texts` need. CorruptBlock or ModelError if the file is not as
-        expected."""
+        """The tokenizer with all pieces that `texts` need. CorruptBlock or ModelError."""
         if not self.loaded:
             # By default the library starts a thread pool. Its size cannot be set per call, no lease covers its memory,
             # and it causes a warning after every fork. One thread encodes a million tokens a second.

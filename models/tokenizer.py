@@ -82,8 +82,7 @@ _UNLIMITED = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The special tokens that a tokenizer adds to one text or to a pair, as (ids, types); and the types of the texts'
-    own tokens."""
+    """Special tokens added to one text or a pair, as (ids, types); and the types of the texts' own tokens."""
 
     before: tuple[list[int], list[int]]
     between: tuple[list[int], list[int]]
@@ -96,8 +95,7 @@ class _Frame:
 
 
 class PairTokenizer:
-    """The tokenizer of one packed model. Not thread-safe. Its `tables` are loaded at first use, and again after a
-    release."""
+    """The tokenizer of one packed model. Not thread-safe. `tables` are loaded at first use, also after release."""
 
     def __init__(
         self, path: str | Path, spec: ModelSpec, *, sha256: str | None = None, budget: MemoryBudget | None = None
@@ -135,8 +133,7 @@ class PairTokenizer:
         return self._assemble(own, len(docs), opening, types, frame.types[1], after, len(kept) < len(ids))
 
     def encode_texts(self, texts: Sequence[str], *, query: bool = False, max_tokens: int | None = None) -> TokenBatch:
-        """Sequences for an embedder, each truncated at its end; a `query` may get a prefix. InputError for invalid
-        Unicode or no token."""
+        """Sequences for an embedder, truncated at the end; a `query` may get a prefix. InputError."""
         check_texts(texts, "text")
         lead = self.spec.head.query_prefix if query else self.spec.head.document_prefix
         limit = min(max_tokens or self.spec.max_tokens, self.spec.max_tokens)
@@ -328,8 +325,7 @@ class Vocabulary:
     """Turns texts into token sequences. Thread-safe. `nbytes` are those of the loaded tokenizer."""
 
     def __init__(self, model: PackedModel, budget: MemoryBudget, *, max_tokens: int) -> None:
-        """Loads the tokenizer, whose memory the budget may ask for after `give_way`. Longer texts than `max_tokens` are
-        truncated."""
+        """Loads the tokenizer, whose memory the budget may ask for after `give_way`; texts are cut."""
         self._budget = budget
         self._max_tokens = max_tokens
         self._lock = threading.RLock()

@@ -128,13 +128,7 @@ class Engine(Closing):
             )
             held.callback(self.window.close)
             self.room = Room(
-                model,
-                self.place,
-                self.kernel,
-                self.vocabulary,
-                self.window,
-                self.tuning.offload,
-                saturating,
+                model, self.place, self.kernel, self.vocabulary, self.window, self.tuning.offload, saturating
             )
             self._held = held.pop_all()
         # An engine may be dropped without `close`. The threads of its lanes would then wait for ever.
@@ -168,8 +162,7 @@ class Engine(Closing):
                 raise
 
     def _gathered(self, taken: Taken[Job]) -> list[Job]:
-        """The first job in the queue and the next ones that are quicker in the same pass, all prepared; none if the
-        first cannot be."""
+        """The first job in the queue and the next ones that are quicker with it; none if it cannot be prepared."""
         jobs: list[Job] = []
         fits: Callable[[Job], bool] | None = None
         while (job := taken.next(fits)) is not None:
@@ -221,8 +214,7 @@ class Engine(Closing):
             OperationPlan(f"a request of {len(texts):,} texts", (stage,)).check(self.budget)
 
     def _aside(self, running: Sequence[Job], taken: Taken[Job]) -> None:
-        """Runs small requests that have come meanwhile between two chunks of the `running` ones, which lose at most
-        half of the time."""
+        """Runs small requests between two chunks of the `running` ones, which lose at most half of the time."""
         started = time.perf_counter()
         if not self._line.waiting or 2 * self._aside_s > started - self._began:
             return
@@ -378,8 +370,7 @@ class Engine(Closing):
 
 @contextmanager
 def opened_model(chosen: str | Path | PackedModel, kind: Kind, config: Config) -> Iterator[PackedModel]:
-    """The model by name or path, or the open one that was passed. One that was opened here is closed if the body
-    fails."""
+    """The model by name or path, or the open one. One that was opened here is closed if the body fails."""
     if isinstance(chosen, PackedModel):
         yield chosen
         return

@@ -20,8 +20,7 @@ from edge.streaming.hidden_states import TokenChunk
 
 @dataclass(frozen=True, slots=True)
 class RawRows:
-    """Token rows as stored: bytes [unique, row_nbytes], the row of each token [tokens], and factors of int8 rows
-    [unique]."""
+    """Token rows as stored: bytes [unique, row_nbytes], the row of each token, factors of int8 rows."""
 
     rows: npt.NDArray[np.uint8]
     places: npt.NDArray[np.int64]

@@ -33,8 +33,7 @@ from edge.trace import Trace
 
 
 class MlxRuntime(Runtime):
-    """Runs every `LayerSpec`. mlx chooses its threads itself; its cache of freed buffers is turned off for the
-    process."""
+    """Runs every `LayerSpec`. mlx chooses its threads; its cache of freed buffers is off in the process."""
 
     name = "mlx"
     libraries = ("mlx.core",)

@@ -111,8 +111,7 @@ def pass_sizes(
 
 
 def request_nbytes(texts: Sequence[str], max_tokens: int, hidden: int, layers: int, query: str = "") -> int:
-    """Upper bound on the bytes that a request over `texts` holds without one pass's workspace, before they are
-    tokenized."""
+    """Upper bound on the bytes that a request holds beside one pass's workspace, before tokenizing."""
     scored = min(len(texts), SCORED_TOGETHER) * SCORING_ARRAYS + len(texts)
     return tokens_nbytes(texts, max_tokens, query) + scored * hidden * 4 + len(texts) * 8 * (4 + 2 * layers)
 
@@ -286,8 +285,7 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
 
 
 def choose(seconds: Mapping[int, Sequence[float]]) -> tuple[int, float]:
-    """The smallest size that reaches 97 % of the best throughput in its fastest run, and the ratio of its slowest run
-    to that."""
+    """The smallest size with 97 % of the best throughput in its fastest run, and its slowest run's ratio."""
     rates = {size: size // _SEQUENCE / min(runs) for size, runs in seconds.items()}
     best = max(rates.values())
     size = min(size for size, rate in rates.items() if rate >= _ENOUGH * best)

@@ -192,8 +192,7 @@ class WorkMemory:
 
 
 class OnnxLayerKernel(LayerKernel):
-    """One layer on onnxruntime. `saturates`: the processor's product of bytes does (x86 without VNNI), None tests
-    it."""
+    """One layer on onnxruntime. `saturates`: the processor's product of bytes does; None tests it."""
 
     def __init__(
         self,
@@ -356,13 +355,7 @@ class OnnxLayerKernel(LayerKernel):
             )
 
     def _attend_sequence(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        context: Array,
-        scratch: npt.NDArray[np.uint8],
-        weights: Weights,
+        self, q: Array, k: Array, v: Array, context: Array, scratch: npt.NDArray[np.uint8], weights: Weights
     ) -> None:
         """Attention of one sequence, block by block. The queries belong to the last tokens of the keys."""
         shared = len(k) - len(q)
@@ -389,8 +382,7 @@ def blocks(total: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def groups(lengths: npt.NDArray[np.int32], most: int) -> Iterator[tuple[int, int]]:
-    """Cuts a chunk into groups of neighbouring sequences of about equal size, at most `most` tokens or a single
-    sequence."""
+    """Cuts a chunk into groups of neighbours of about equal size, at most `most` tokens or one sequence."""
     total = int(lengths.sum())
     goal = total / max(1, -(-total // most))
     start = tokens = 0

@@ -66,12 +66,7 @@ class RunStats:
 
     @classmethod
     def of(
-        cls,
-        batch: TokenBatch,
-        memory_plan: MemoryPlan,
-        window: SlidingWindow,
-        grown: Mapping[str, float],
-        **own: Any,
+        cls, batch: TokenBatch, memory_plan: MemoryPlan, window: SlidingWindow, grown: Mapping[str, float], **own: Any
     ) -> RunStats:
         """The figures of a pass: `grown` are the trace's counters, and `own` those that follow from no argument."""
         sequences, layers = len(batch.lengths), len(window.order)

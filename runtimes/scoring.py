@@ -147,8 +147,7 @@ class Pruning(Protocol):
 
 
 class Scorer:
-    """Relevance logits after each layer, from the model's head, or from the lens where calibration found it more
-    accurate."""
+    """Relevance logits after each layer, by the model's head, or by the lens where it is more accurate."""
 
     def __init__(
         self, spec: ModelSpec, head: Mapping[str, npt.NDArray[Any]], calibration: Calibration | None = None
@@ -204,8 +203,7 @@ class CandidatePool:
     def see(
         self, ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64], layer: int = -1
     ) -> npt.NDArray[np.float64]:
-        """Records the logits [n] after `layer` layers (-1: all; not those of 0), and returns the scores [n] in 0 ...
-        1."""
+        """Records logits [n] after `layer` layers (-1: all; not of 0); returns the scores [n] in 0 ... 1."""
         if self._forecast is not None:
             values = self._forecast(layer, values, self._places[ids])
         if layer != 0:
@@ -230,8 +228,7 @@ class CandidatePool:
         return part
 
     def relevance(self) -> npt.NDArray[np.float64]:
-        """The model's probability of relevance [candidates], predicted for those that left early, nan for those that no
-        layer has read."""
+        """The model's probability of relevance [candidates]; nan for those that no layer has read."""
         return sigmoid(self._logits)
 
 

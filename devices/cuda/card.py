@@ -252,8 +252,7 @@ class UploadBuffers:
         return number, self._buffers[number]
 
     def send(self, number: int, nbytes: int, into: Any, after: Event | None = None) -> Event:
-        """Copies the first bytes of a buffer into a tensor, which may be written to after an event. Returns the event
-        to wait for before reading it."""
+        """Copies first bytes of a buffer into a tensor, writable after an event; returns the event of arrival."""
         inward = self._card.inward
         if after is not None:
             inward.wait(after)

@@ -47,7 +47,7 @@ class CudaDevice(MeasuredScan):
         streams: Streams | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """`memory` is the host's ledger of page-locked buffers and of the driver's memory; `cap` and `on` are those of
+        """`memory` is the host's ledger of page-locked buffers and the driver's memory; `cap`, `on`: see
         `open_card`."""
         self.host = memory
         with memory.charge("cuda driver") as self._driver:
@@ -72,8 +72,7 @@ class CudaDevice(MeasuredScan):
         return DeviceBuffer(self.card.allocate(nbytes))
 
     def write(self, buffer: DeviceBuffer, data: Bytes) -> None:
-        """Fills a buffer through page-locked memory, from the link's worker, which waits, so that the link learns its
-        speed."""
+        """Fills a buffer through page-locked memory, and waits, so that the link learns its speed."""
         with self._lock:
             if self._staging is None:
                 self._staging = UploadBuffers(self.card, self.host, _STAGING_NBYTES)
@@ -228,8 +227,7 @@ class _Found:
     def download(
         self, torch: Any, card: Card, request: SearchRequest
     ) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """The best rows of each query, in host memory. Where codes are the vectors the host scores them again with its
-        own kernel."""
+        """The best rows of each query, in host memory, which scores codes that are vectors again."""
         queries, width = request.seen.scores.shape
         card.compute.synchronize()
         scores, labels = self.scores.cpu().numpy(), self.labels.cpu().numpy()
@@ -271,8 +269,7 @@ class _Found:
 
 
 class _Blocks:
-    """Scans block after block, and keeps the best rows of each query [q, width] on the device; -inf and -1 where
-    none."""
+    """Scans block after block, and keeps the best rows of each query [q, width]; -inf and -1 where none."""
 
     def __init__(self, torch: Any, device: Any, decoder: Decoder, queries: Any, width: int) -> None:
         self._torch = torch
@@ -326,8 +323,7 @@ def _blocks(lists: Sequence[ListScan], rows: int) -> Iterator[list[_Piece]]:
 
 
 def _row_nbytes(spec: CodecSpec, queries: int) -> int:
-    """Device memory for each row of a block: its code, its vector twice (float32), scores, and finding the best
-    ones."""
+    """Device memory for each row of a block: code, vector twice (float32), scores, and finding the best ones."""
     return spec.code_size + 8 * spec.dim + 12 * queries + 48
 
 

@@ -37,8 +37,7 @@ _MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class RoundedQuery:
-    """A query in integers of 16 bits. A score s of the design stands for s * unit + offset, and differs by at most
-    `error`."""
+    """A query in 16-bit integers. A score s stands for s * unit + offset, and differs by at most `error`."""
 
     beats: Integers
     unit: float
@@ -122,8 +121,7 @@ class Image:
 
     @classmethod
     def of(cls, lists: Sequence[tuple[Bytes, Any]], units: int, beat: int, beats: int) -> Image:
-        """The lists (codes [n, beat * beats], numbers of the rows that count, None for all) in `beats` words of `beat`
-        bytes a row."""
+        """Lists (codes [n, beat * beats], rows that count, None for all) in `beats` words of `beat` bytes a row."""
         groups = np.array([-(-len(codes) // units) for codes, _ in lists], np.int64)
         first = np.concatenate(([0], np.cumsum(groups)))
         rows = np.zeros((int(first[-1]) * units, beats, beat + 1), np.uint8)
@@ -165,8 +163,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class AskedRows:
-    """A query for a design: its beats, the largest key that counts, and the lists to scan (none if the chip
-    chooses)."""
+    """A query for a design: beats, the largest key that counts, lists to scan (none if the chip chooses)."""
 
     beats: Integers
     ceiling: int

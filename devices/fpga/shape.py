@@ -1,5 +1,4 @@
-"""The parameters of a design, the numbers that its units and its host share, its cycles as simulated, and the published
-energy."""
+"""The parameters of a design, the numbers that units and host share, its cycles as simulated, and the energy."""
 
 from __future__ import annotations
 

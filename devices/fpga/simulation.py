@@ -31,8 +31,7 @@ _DRIVER = Path(__file__).with_name("simulate.cc")
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A run: cycles until the last expected word, and the words [n, chunks of 32 bits] of each output with their
-    cycles."""
+    """Cycles until the last expected word, and the words [n, chunks of 32 bits] of each output with their cycles."""
 
     cycles: int
     words: Mapping[str, Words]

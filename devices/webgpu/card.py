@@ -145,8 +145,7 @@ class Gpu:
             return self._pipelines[key]
 
     def bind(self, pipeline: Any, buffers: dict[int, Any]) -> Any:
-        """Gives a pipeline its buffers by binding: each a buffer, or a tuple of one, an offset (a multiple of 256) and
-        bytes."""
+        """Gives a pipeline its buffers by binding: a buffer, or one with offset (a multiple of 256) and bytes."""
         entries = []
         for number, given in buffers.items():
             buffer, offset, size = given if isinstance(given, tuple) else (given, 0, given.size)

@@ -27,8 +27,7 @@ from edge.trace import Trace
 
 
 class WebGpuDevice(MeasuredScan):
-    """A GPU's memory under a ledger of its own, and the search of the lists in it. All devices open on the GPU share
-    its card."""
+    """A GPU's memory under a ledger of its own, and the search of its lists. All devices on it share the card."""
 
     name = "webgpu"
     in_host_memory = False
@@ -140,8 +139,7 @@ Items = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """At most eight queries for the kernels: their numbers, values [queries, n] float32, and heads [8, 4]: base,
-    margin, floor."""
+    """At most eight queries: their numbers, values [queries, n] float32, and heads [8, 4]: base, margin, floor."""
 
     numbers: list[int]
     values: Vectors
@@ -372,8 +370,7 @@ class GpuSearch:
 
 
 _Range = tuple[int, Slab, int, int, int]
-"""Neighbouring items of one slab that one command scores: their number, the slab, the first item and slot, and slots of
-each."""
+"""Neighbouring items of one slab for one command: number, slab, first item and slot, and slots of each."""
 
 
 def _ranges(rows: _Rows, batch: _Batch, k: int) -> tuple[list[_Range], npt.NDArray[np.uint32], int]:

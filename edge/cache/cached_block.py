@@ -38,8 +38,7 @@ def pages_of(nbytes: int) -> int:
 
 
 def page_buffer(nbytes: int) -> Bytes:
-    """A writable buffer. A large one has its own memory mapping, so that its pages return to the system with the last
-    reference."""
+    """A writable buffer. The pages of a large one return to the system with the last reference."""
     if nbytes < _OWN_PAGES:
         return np.empty(nbytes, np.uint8)
     if hasattr(mmap, "MAP_PRIVATE"):
@@ -48,8 +47,7 @@ def page_buffer(nbytes: int) -> Bytes:
 
 
 class Spares:
-    """Buffers whose blocks are gone, kept for the next blocks of about their size, because fresh pages cost faults.
-    `nbytes` counts their pages."""
+    """Buffers of gone blocks, kept for the next ones, because fresh pages cost faults. `nbytes` counts pages."""
 
     def __init__(self) -> None:
         self.nbytes = 0

@@ -111,8 +111,7 @@ class Lookahead:
         self._thread.join()
 
     def supersede(self, earlier: Lookahead, *, follows: bool) -> None:
-        """Ends an earlier prediction for the same search, and keeps the blocks that both name. `follows`: it is the
-        same one with more knowledge."""
+        """Ends an earlier prediction for this search, and keeps common blocks. `follows`: the same with more text."""
         earlier._give_up()
         self._earlier = (*earlier._earlier, earlier)
         earlier._earlier = ()

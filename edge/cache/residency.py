@@ -159,8 +159,7 @@ class Residency:
             return Handle(self, entry, hit=False)
 
     def recall(self, handle: Handle) -> bool:
-        """Withdraws a locked block and releases the handle; False, and nothing changes, if its transfer has begun or
-        others use it."""
+        """Withdraws a locked block; False, and nothing changes, if its transfer has begun or others use it."""
         with self._budget.lock, self._lock:
             entry = handle.entry
             if entry is None or entry.locks > 1 or entry.guards or entry.ticket.done or not entry.ticket.cancel():
@@ -187,8 +186,7 @@ class Residency:
             return {key: entry.charged for key, entry in self._entries.items()}, self._policy.copy()
 
     def guard(self, owner: object, keys: Iterable[Hashable]) -> list[Hashable]:
-        """Protects those of `keys` that are in memory or on their way from all but the ledger until `unguard`, and
-        returns them."""
+        """Protects those of `keys` that are there or coming from all but the ledger, and returns them."""
         with self._lock:
             found = [key for key in keys if self._coming(key)]
             for key in found:
@@ -269,8 +267,7 @@ class Residency:
                     entry.guards.discard(owner)
 
     def trim(self, share: float) -> None:
-        """Evicts the coldest unguarded blocks until cached ones hold at most `share` of the room (TeleRAG's cache
-        fraction)."""
+        """Evicts the coldest unguarded blocks until at most `share` of the room is held (TeleRAG's cache fraction)."""
         with self._budget.lock, self._lock:
             while self.nbytes > share * self.room:
                 if self._give_back(1):
@@ -341,8 +338,7 @@ class Residency:
         return entry is not None and entry.coming
 
     def _clear(self, keys: Sequence[Hashable], charged: int) -> list[Hashable] | None:
-        """Makes room for predicted blocks without evicting any of them, and returns the evicted keys; None if there is
-        no room."""
+        """Makes room for predicted blocks without evicting any of them; the evicted keys, None without room."""
         for key in keys:
             entry = self._entries.get(key)
             if entry is not None and not entry.coming:
@@ -467,8 +463,7 @@ class Residency:
 
 
 class Handle:
-    """A locked block that is in memory or on its way. It stays until `release`. A context manager. `hit`: it was there
-    before."""
+    """A locked block that is in memory or coming, until `release`. A context manager. `hit`: it was there."""
 
     __slots__ = ("_owner", "entry", "hit")
 

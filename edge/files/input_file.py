@@ -26,8 +26,7 @@ SMALL = 8 << 20
 
 
 def open_input(path: str | os.PathLike[str], *, pipes: bool = True) -> BinaryIO:
-    """Opens a file, or with `pipes` a pipe that has a writer, which can only be read once. OSError, whose `strerror`
-    tells the reason."""
+    """Opens a file, or with `pipes` a pipe that has a writer, readable once. OSError, with a `strerror`."""
     if os.name == "nt":
         return open(path, "rb")
     try:

@@ -1,5 +1,4 @@
-"""`open_output` opens every file that the user names for writing; `write_all` writes without a buffer; `make_folder`
-makes folders."""
+"""`open_output` opens files that the user names for writing; `write_all` is unbuffered; `make_folder`."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ _FOR_ALL = 0o777
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and its missing parents. Those within the program's folders can be read by the user only (XDG
-    specification)."""
+    """Makes a folder and its parents. The program's own can be read by the user only (XDG specification)."""
     path = path.absolute()
     above = (path, *path.parents)
     mode = _FOR_ONE if any(own in above for own in _own()) else _FOR_ALL

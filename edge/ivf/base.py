@@ -28,8 +28,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The wishes that parameters are chosen by: recall@10 at least, seconds per query and bytes of all lists at
-    most."""
+    """The wishes that parameters are chosen by: at least recall@10, at most seconds per query and bytes."""
 
     recall: float | None = None
     seconds: float | None = None

@@ -102,8 +102,7 @@ class VectorIndex(Closing):
         return list(MIGRATIONS)
 
     def add(self, db: Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
-        """Adds `vectors` [n, dim] under `ids` [n], and replaces those that exist. If it fails, the caller rolls
-        back."""
+        """Adds `vectors` [n, dim] under `ids` [n], and replaces known ones. If it fails, the caller rolls back."""
         numbers = _checked_ids(ids)
         rows = self._checked_vectors(vectors, len(numbers))
         if len(numbers) == 0:
@@ -162,12 +161,7 @@ class VectorIndex(Closing):
         IndexManifest(db).drop_segments(names, time.time())
 
     def maintain(
-        self,
-        write: Write,
-        *,
-        full: bool = False,
-        stop: threading.Event | None = None,
-        progress: Progress | None = None,
+        self, write: Write, *, full: bool = False, stop: threading.Event | None = None, progress: Progress | None = None
     ) -> MaintenanceReport:
         """Flushes, trains, splits, merges, measures recall and removes files, in short transactions opened by `write`,
         beside readers and a writer. A kill or `stop` keeps finished steps. `full` goes down to one segment."""
@@ -212,8 +206,7 @@ class VectorIndex(Closing):
         examine(self._work(write, progress=progress), use, given)
 
     def install_quantizer(self, write: Write, quantizer: Quantizer) -> Curve:
-        """Sorts all vectors into shared lists, and returns the recall curve. StorageError if another one maintains the
-        index."""
+        """Sorts all vectors into shared lists; returns the recall curve. StorageError during other maintenance."""
         from edge.ivf.maintenance.maintainer import installed
 
         if quantizer.spec.dim != self.dim:
@@ -233,8 +226,7 @@ class VectorIndex(Closing):
         return np.concatenate([none, *(vectors for _, vectors in sample(sources, count, seed))])
 
     def discard(self, write: Write) -> bool:
-        """Removes unused files at once; returns whether all are gone. Only where no other transaction may still read
-        them."""
+        """Removes unused files; returns whether all are gone. Only where no transaction may still read them."""
         from edge.ivf.maintenance.maintainer import discard
 
         return discard(self._work(write))
@@ -326,12 +318,7 @@ class VectorIndex(Closing):
         return verify(manifest, spec, segments, self._budget, read_data=read_data)
 
     def _work(
-        self,
-        write: Write,
-        *,
-        full: bool = False,
-        stop: threading.Event | None = None,
-        progress: Progress | None = None,
+        self, write: Write, *, full: bool = False, stop: threading.Event | None = None, progress: Progress | None = None
     ) -> Work:
         """One run of maintenance. Its modules are imported here, because a search does without them."""
         from edge.ivf.maintenance.work import Work

@@ -27,8 +27,7 @@ def lists_to_probe(snapshot: Snapshot, target: float) -> int:
 
 
 def choose_nprobe(snapshot: Snapshot, recall: float) -> int:
-    """The fewest lists that reached `recall`, or else the highest measured recall; all lists if nothing was
-    measured."""
+    """The fewest lists that reached `recall`, or else the highest one; all if nothing was measured."""
     if not 0 < recall <= 1:
         raise InputError(f"recall is above 0 and at most 1, not {recall}")
     return probed(snapshot.recall, recall)[0] if snapshot.recall else snapshot.nlist
@@ -163,8 +162,7 @@ class SearchCost:
         """Ratio of measured to expected seconds. It differs from 1 if the machine is busy or reads overlap scans."""
 
     def learn(self, read: int, scanned: int, seconds: float, bandwidth: float) -> None:
-        """Learns from one search the seconds of its bytes scanned. `bandwidth` is that of the link; 0 if nothing was
-        ever read."""
+        """Learns from one search the seconds of its bytes. `bandwidth` of the link; 0 if nothing was read."""
         if scanned <= 0 or (read and not bandwidth):
             return
         reading = read / bandwidth if read else 0.0
@@ -188,8 +186,7 @@ class SearchCost:
 
 
 def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[DeviceTier]) -> tuple[Counts, Counts]:
-    """Bytes that a search for `query` [dim] reads and scans, each [nlist], by the number of lists it probes. Parts in
-    `tiers` are not read."""
+    """Bytes that `query` [dim] reads (not in `tiers`) and scans, each [nlist], by the lists it probes."""
     order = probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()
     parts = [part for number in order for part in snapshot.lists[number]]
     ends = np.cumsum([len(snapshot.lists[number]) for number in order])
@@ -213,8 +210,7 @@ def _cold(parts: Sequence[ListPart], tiers: Sequence[DeviceTier]) -> set[Hashabl
 
 
 def fitting_nprobe(expected: Seconds, slack: float) -> int:
-    """The largest number of lists whose search fits into `slack` seconds, at least 1 (PipeRAG, S3). `expected` seconds
-    [n] ascend."""
+    """The most lists whose search fits into `slack` seconds, at least 1 (PipeRAG, S3). `expected` [n] ascend."""
     return max(1, int(np.searchsorted(expected, slack, side="right")))
 
 

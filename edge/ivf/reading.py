@@ -59,8 +59,7 @@ _KNOWN_SCANS = 16
 
 
 class DeviceTier:
-    """A device and the list parts resident on it. `pace`: the fewest seconds that a byte of a scan took; infinite at
-    first."""
+    """A device and the parts resident on it. `pace`: fewest seconds a byte took; infinite at first."""
 
     def __init__(
         self,
@@ -122,8 +121,7 @@ class DeviceTier:
             self.lost = True
 
     def learn(self, nbytes: int, seconds: float) -> None:
-        """Learns the device's pace from a scan. A device in host memory that is never as fast as the host is not used
-        any more."""
+        """Learns from a scan. A device in host memory that is never as fast as the host is used no more."""
         self.pace = min(self.pace, seconds / max(1, nbytes))
         self._scans += 1
         host = self._behind
@@ -249,8 +247,7 @@ class Reader:
         yield from self._streams
 
     def give(self, most: int) -> list[int]:
-        """Gives up to `most` parts away whose transfers have not begun; returns their numbers. The first part stays.
-        For any thread."""
+        """Gives up to `most` parts away that have not begun; returns their numbers. The first stays."""
         given: list[int] = []
         with self._taking:
             most = min(most, -(-len(self._waiting) // _GIVEN))

@@ -35,8 +35,7 @@ Emit = Callable[[int, Vectors, Ids], None]
 
 
 class Scan(Closing):
-    """One scan of the lists that a few queries probe, on the host and the further device. Holds a lease for its working
-    memory."""
+    """One scan of a few queries' lists, on the host and the further device, with a lease for its memory."""
 
     def __init__(
         self,
@@ -277,8 +276,7 @@ _PRIORITY = -1.0
 
 
 def exact_scores(vectors: Vectors, query: Vectors) -> Vectors:
-    """Inner products [n] of rows [n, dim] and a query, row by row: in a matrix product the last bit depends on the
-    others."""
+    """Inner products [n] of rows [n, dim] and a query, row by row: a matrix product differs in the last bit."""
     scores: Vectors = np.einsum("ij,j->i", vectors, query)
     return scores
 

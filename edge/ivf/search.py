@@ -89,8 +89,7 @@ class IndexSearcher:
         within: float = 0.0,
         trace: Trace | None = None,
     ) -> None:
-        """`capacity` are bytes of lists the host keeps at most; `within` is the deadline of a search in seconds, 0 for
-        none."""
+        """`capacity`: bytes of lists on the host at most; `within`: a search's deadline in seconds, 0 for none."""
         self.trace = trace or Trace()
         self.host = DeviceTier(device, policy=policy(), capacity=capacity, trace=self.trace)
         self.place: DeviceTier | None = None

@@ -38,8 +38,7 @@ class KVBackend(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies everything a state depends on besides its tokens: model file, context, rope and KV types, library
-        version."""
+        """Everything a state depends on but its tokens: model file, context, rope and KV types, library."""
 
     @property
     def capacity(self) -> int:
@@ -54,8 +53,7 @@ class KVBackend(Protocol):
         """Tokens in context now."""
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> int:
-        """Computes the states of `tokens` after those in context, until `cancelled`, called between batches; returns
-        how many are in context now."""
+        """Computes states of `tokens` until `cancelled`, called between batches; returns how many are there."""
 
     def extract(self, start: int, end: int) -> State:
         """Copies the states of positions start ... end-1 into a new buffer; the context does not change."""
@@ -69,8 +67,7 @@ class KVBackend(Protocol):
         keys rotated to the new positions. CorruptBlock as in `restore`."""
 
     def share(self, other: KVBackend, start: int, end: int) -> bool:
-        """Appends states start ... end-1 of another backend without a copy; `start` equals `length`. False if the two
-        are not in one pool."""
+        """Appends states start ... end-1 of another backend without a copy; False if not in one pool."""
 
     def truncate(self, length: int) -> None:
         """Removes the positions from `length` on."""

@@ -15,8 +15,7 @@ from edge.kv_cache.backend import KVBackend
 
 @dataclass(slots=True)
 class Usage:
-    """The history of one entry: requests, those that had to compute it, and the sum of their seconds per uncached
-    token."""
+    """The history of one entry: requests, those that computed it, their summed seconds per uncached token."""
 
     frequency: int = 0
     computed: int = 0
@@ -120,8 +119,7 @@ class PrefixTree:
     def __init__(
         self, *, take: Callable[[int], None], give: Callable[[int], None], held: Callable[[Node], bool]
     ) -> None:
-        """`take` and `give` account for bytes of memory (`take` raises BudgetExceeded); `held`: some tier has the
-        node's state."""
+        """`take` and `give` account for memory (`take` raises BudgetExceeded); `held`: some tier has the state."""
         self.root = Node(None, "", b"")
         self._take = take
         self._give = give
@@ -250,8 +248,7 @@ class PreparedPath:
         return sum(node.length - computed for node, place, computed in parts if place in places)
 
     def release(self) -> None:
-        """Unlocks the path and the context, and keeps copies of states that have none. Call it after the answer.
-        Releasing twice is harmless."""
+        """Unlocks path and context, and keeps states that have no copy. Call it after the answer; twice is harmless."""
         release, self._release = self._release, None
         if release is not None:
             release(self)

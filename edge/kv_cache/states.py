@@ -213,8 +213,7 @@ class KnowledgeStates:
             self._swap_out(node, evict=False)
 
     def _next_to_leave(self, written: set[Node]) -> Node | None:
-        """Locks the state that should be saved next, so that some room of the host's limit is on disk or `written`;
-        None if it is."""
+        """Locks the state to be saved next, so that some room is on disk or `written`; None if it is."""
         with self.locked():
             wanted = max([self.host.limit * _AHEAD, *map(self.host.nbytes, self.host)])
             missing = wanted - min(self.host.limit - self.host.used, self._budget.free)
@@ -238,8 +237,7 @@ class KnowledgeStates:
                 self._leave_for_disk()
 
     def save(self) -> None:
-        """Writes the most valuable states of host memory as far as they fit the disk, the least valuable first, to keep
-        their order."""
+        """Writes the most valuable states that fit the disk, the least valuable first, to keep their order."""
         chosen: list[Node] = []
         with self.locked():
             room = self.disk.tier.limit
@@ -278,8 +276,7 @@ class KnowledgeStates:
         self._lease.resize(self._lease.nbytes + nbytes)
 
     def _make_room(self, nbytes: int, *, beside: int = 0) -> bool:
-        """Takes `nbytes` under the lease, beside `beside` bytes of the same state, evicting less valuable states; or
-        returns False."""
+        """Takes `nbytes`, beside `beside` of the same state, evicting less valuable ones; or returns False."""
         while True:
             with self.locked():
                 if self.host.used + beside + nbytes <= self.host.limit and nbytes <= self._budget.free:
@@ -297,8 +294,7 @@ class KnowledgeStates:
             self._swap_out(node, evict=True)
 
     def _swap_out(self, node: Node, *, evict: bool) -> None:
-        """Saves a node's state, and unlocks it. It leaves host memory if wanted, or if it is not worth space on
-        disk."""
+        """Saves a node's state, and unlocks it. It leaves host memory if wanted, or if not worth the disk."""
         saved = False
         try:
             saved = self.disk.save(node, self.host[node])

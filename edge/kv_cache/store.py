@@ -88,8 +88,7 @@ class KnowledgeStore:
         self._erased = _stamp(self.directory.parent)
 
     def scan(self) -> Iterator[StoredPath]:
-        """Every state whose file is intact except, possibly, for the state itself. Removes damaged and unfinished
-        files."""
+        """Every state whose file is intact except for the state itself. Removes damaged and unfinished files."""
         with as_storage_error(f"{self.directory} cannot be read"):
             files = sorted(self.directory.iterdir())
         self._nbytes = 0
@@ -362,8 +361,7 @@ class StateTier(Generic[Payload]):
 
 
 class DiskStates:
-    """States in a `KnowledgeStore`, ranked; a new one must be worth as much as those deleted for it. One thread at a
-    time saves."""
+    """States in a `KnowledgeStore`, ranked; a new one must be worth those deleted. One thread saves."""
 
     def __init__(
         self,

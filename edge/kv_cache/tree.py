@@ -143,13 +143,11 @@ class KnowledgeTree:
         return prepared
 
     def read_ahead(self, ids: Sequence[str]) -> None:
-        """Lets the system read the states of documents that will probably be in the next path, likeliest first, into
-        its page cache."""
+        """Lets the system read states of the next path's likely documents, likeliest first."""
         self._states.read_ahead_of(ids)
 
     def close(self, *, save: bool = True) -> None:
-        """Waits until no context is in use, and releases the memory. With `save` first writes costs, and states as far
-        as they fit."""
+        """Waits until no context is in use, and frees the memory. `save` first writes costs and states."""
         with self._changed:
             if self._closed:
                 return
@@ -198,8 +196,7 @@ class KnowledgeTree:
             self._fill(prepared, cancelled, 0)
 
     def _way_home(self, path: Sequence[StateSegment], position: int) -> list[tuple[str, bytes]]:
-        """The path (ids and tokens) to a document's states behind the common beginning; empty if it stands there, or is
-        no document."""
+        """The path (ids and tokens) to a document's states behind the common beginning; empty if it needs none."""
         begin = next((place for place, segment in enumerate(path) if segment.home), len(path))
         there = position == begin and path[position].tokens == path[position].home
         if not self.anywhere or not path[position].home or there:
@@ -398,8 +395,7 @@ def _bytes(tokens: Sequence[int]) -> bytes:
 
 
 def _again(tokens: bytes, home: bytes) -> int:
-    """Number of a moved document's first tokens that are computed where it stands: those that differ, and at least
-    `AGAIN`."""
+    """Number of a moved document's first tokens that are computed anew: those that differ, at least `AGAIN`."""
     here, there = (np.frombuffer(text, np.int32)[::-1] for text in (tokens, home))
     length = min(len(here), len(there))
     unlike = np.flatnonzero(here[:length] != there[:length])

@@ -117,8 +117,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """What so many answers at a time cost in a server: seconds of each as a `ratio` to one after the other without kept
-    states, and the peak of anonymous memory."""
+    """What so many answers at a time cost: seconds of each as a `ratio` to single ones, and peak memory."""
 
     answers: int
     generation: str
@@ -333,8 +332,7 @@ def servings(known: MachineProfile, depths: Sequence[int], passages: Sequence[in
 
 
 def best_serving(found: Sequence[Serving], within: float, memory: int | None) -> Serving:
-    """The schedule that judges most passages, then writes from most, then is exact, then has the earliest first text,
-    of those soon enough."""
+    """The schedule that judges most, writes from most, is exact, and begins first, of those soon enough."""
     fitting = [one for one in found if memory is None or one.prediction.limit <= memory]
     if not fitting:
         raise InputError("no measured schedule keeps up with this rate: plan a smaller one, or more memory")

@@ -127,8 +127,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A pipeline, the costs of its stages, its placements, and the largest number of accelerators, `per_server` of
-    which belong to a server."""
+    """A pipeline, stages' costs, placements, and most accelerators, `per_server` of which belong to a server."""
 
     schema: RagSchema
     tables: Mapping[str, StageTable]
@@ -179,8 +178,7 @@ def group_weights(stages: Mapping[str, Stage], choices: Sequence[Choice]) -> flo
 
 
 def stage_costs(problem: Problem, stage: Stage, choice: Choice, loop_batch: int) -> tuple[float, float, float, float]:
-    """What a stage adds: seconds to the first token, device seconds per request, seconds per token, bytes beside
-    weights."""
+    """What a stage adds: seconds to first token, device seconds a request, seconds a token, bytes."""
     point, loop = choice.point, choice.loop
     per_request = stage.calls * point.interval / point.batch
     ttft = stage.calls * point.latency if stage.before else 0.0

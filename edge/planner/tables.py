@@ -15,8 +15,7 @@ import numpy.typing as npt
 from edge.errors import InputError
 
 Origin = Literal["measured", "predicted", "calibrated", "circular"]
-"""The origin of a number: measured here; computed from published constants; with one chosen to fit published results;
-fitted to the very result."""
+"""The origin of a number: measured, computed, fitted to published results, or to the very result."""
 
 ORIGINS: Sequence[Origin] = ("measured", "predicted", "calibrated", "circular")
 
@@ -81,8 +80,7 @@ _STRONGEST = 64
 
 
 def frontier(costs: Costs) -> npt.NDArray[np.intp]:
-    """The rows of `costs` [n, d] that no other row dominates, ascending by the first column; of equal rows one is
-    kept."""
+    """The rows of `costs` [n, d] that no other dominates, ascending by the first column, equals once."""
     hopeful = _hopeful(costs)
     order = hopeful[np.lexsort(costs[hopeful].T[::-1])]
     # In this order no row is dominated by a later one.
@@ -142,8 +140,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A retrieval server. A query runs on one core; scanning reaches the share `utilisation` of the memory
-    bandwidth."""
+    """A retrieval server. A query runs on one core; scans reach `utilisation` of the memory bandwidth."""
 
     name: str = "EPYC Milan"
     cores: int = 96
@@ -175,8 +172,7 @@ def roofline(flops: float, nbytes: float, comm: float, chips: int, device: Accel
 
 
 def _sent(model: Model, tokens: float, chips: int) -> float:
-    """Bytes that a chip sends for `tokens` tokens: each layer has two all-reduces of twice the hidden states, in 16
-    bits."""
+    """Bytes that a chip sends for `tokens`: each layer has two all-reduces of twice the states, in 16 bits."""
     return 8.0 * model.layers * model.hidden * tokens * (chips - 1) / chips
 
 
@@ -192,8 +188,7 @@ def step_seconds(model: Model, batch: int, context: float, chips: int, device: A
 
 
 def retrieval_seconds(queries: int, nbytes: float, servers: int, host: Host = HOST) -> float:
-    """Seconds to search a batch of queries, which scan `nbytes` on all servers together, in waves of as many as there
-    are cores."""
+    """Seconds to search a batch, which scans `nbytes` on all servers, in waves of as many as there are cores."""
     active = min(queries, host.cores)
     rate = min(active * host.scan_rate, host.utilisation * host.bandwidth)
     return math.ceil(queries / host.cores) * active * nbytes / servers / rate
@@ -470,5 +465,4 @@ def _published() -> dict[str, RagSchema]:
 
 
 PUBLISHED: Mapping[str, RagSchema] = _published()
-"""The workloads of Jiang's thesis (table 3.3): hyperscale retrieval, long context, iterative retrieval, and query
-rewriting with reranking."""
+"""The workloads of Jiang's thesis (table 3.3): hyperscale, long context, iterative, rewriting and reranking."""

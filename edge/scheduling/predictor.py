@@ -1,5 +1,4 @@
-"""`TimePredictor`: predicts the seconds of a piece of work, as `mean` or rarely exceeded `upper`, from earlier work of
-its kind."""
+"""`TimePredictor`: predicts the seconds of work, as `mean` or rarely exceeded `upper`, from earlier work."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ class _Sums:
 
 
 class Rate(_Sums):
-    """Seconds per unit: the slope of the least-squares line through zero, from sums of units, seconds, and squares of
-    seconds over units."""
+    """Seconds per unit: least squares through zero, from sums of units, seconds, and seconds² over units."""
 
     @property
     def deviation(self) -> float:
@@ -112,8 +110,7 @@ class Rate(_Sums):
 
 
 class Saving(_Sums):
-    """Seconds that one piece of speculative work saved, less those that others lost, from sums of weights, seconds, and
-    squares."""
+    """Seconds that speculative work saved less those lost, from sums of weights, seconds, and squares."""
 
     @property
     def error(self) -> float:

@@ -107,8 +107,7 @@ Entry = TypeVar("Entry", bound=Overtaken)
 
 
 def foremost(waiting: Sequence[Entry], window: int, key: Callable[[Entry], Any]) -> Entry | None:
-    """The entry with the smallest key, the earlier of equals; None if none waits. One that `window` later ones have
-    overtaken goes first."""
+    """The entry with the smallest key, the earlier of equals; first one that `window` others have overtaken."""
     bar = next((i for i, entry in enumerate(waiting) if entry.passed >= window), len(waiting) - 1)
     return min(waiting[: bar + 1], key=key, default=None)
 
@@ -135,8 +134,7 @@ class WaitingLine(Generic[Task]):
     window = WINDOW
 
     def __init__(self, work: Callable[[Taken[Task]], None]) -> None:
-        """`work` takes at least one task, one thread at a time. What it took and did not put back counts as done when
-        it returns."""
+        """`work` takes at least one task, one thread at a time; what it did not put back is then done."""
         self._work = work
         self._places: list[_Place[Task]] = []
         self._changed = threading.Condition()

@@ -64,8 +64,7 @@ class RowCache:
         return table.rows * 4 + capacity * (table.row_nbytes + 16)
 
     def gather(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-        """The bytes of rows `ids` [n], repeats allowed: uint8 [n, row_nbytes], owned by the caller. IndexError if a row
-        is not in the table."""
+        """The bytes of rows `ids` [n], repeats allowed: uint8 [n, row_nbytes]. IndexError outside the table."""
         unique = distinct(ids)
         if len(unique) and not 0 <= int(unique[0]) <= int(unique[-1]) < self.table.rows:
             outside = int(unique[0]) if unique[0] < 0 else int(unique[-1])

@@ -103,8 +103,7 @@ Groups = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TokenChunk:
-    """Sequences that go through a layer together: their numbers [batch], the tokens of each [batch], and their sum.
-    They are packed in this order."""
+    """Sequences that go through a layer together, packed in this order: numbers, tokens [batch], and the sum."""
 
     ids: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int32]
@@ -201,8 +200,7 @@ class ResidentStates(HiddenStates):
             yield chunk, self.room(chunk)
 
     def room(self, chunk: TokenChunk) -> npt.NDArray[Any]:
-        """Memory for the first states of a chunk [chunk.tokens, width], undefined, which `store` takes without a
-        copy."""
+        """Undefined memory for a chunk's first states [chunk.tokens, width], which `store` takes without a copy."""
         first = int(self._start[chunk.ids[0]])
         return self._flat[first : first + chunk.tokens]
 
@@ -234,8 +232,7 @@ class OffloadedStates(HiddenStates):
     def __init__(
         self, shape: StatesShape, budget: MemoryBudget, lane: Lane, directory: Path, chunk_tokens: int
     ) -> None:
-        """Creates the scratch file in a folder on a real disk, and reserves three buffers of `chunk_tokens`. It ends
-        with the process."""
+        """Makes the scratch file in a folder on a real disk, and reserves three buffers of `chunk_tokens`."""
         super().__init__(shape)
         self._row_nbytes = self.width * self.dtype.itemsize
         self._file = ScratchFile.make(directory, self.tokens * self._row_nbytes)

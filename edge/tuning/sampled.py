@@ -19,8 +19,7 @@ KEPT = 320
 """Best rows that are kept of each query by each codec. Rows beyond them are taken as not found."""
 
 _BOUND = 2.0
-"""Standard errors by which the sample's mean recall must exceed a goal, which about 98 of 100 samples then reach in
-truth."""
+"""Standard errors by which the sample's recall must exceed a goal; 98 of 100 samples then reach it."""
 
 Numbers = npt.NDArray[np.int32]
 CodecKey = tuple[str, int]
@@ -29,8 +28,7 @@ CodecKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The means of a sampled query: recall@10, the same less `_BOUND` standard errors, rows scanned, and exact
-    scores."""
+    """Means of a query: recall@10, the same less `_BOUND` standard errors, rows scanned, exact scores."""
 
     recall: float
     sure: float
@@ -71,8 +69,7 @@ class Sampled:
         budget: MemoryBudget,
         check: Callable[[int], None],
     ) -> None:
-        """Reads every row once, for queries [q, dim], the centroids [lists, dim] of each number of lists above 1, and
-        the codecs."""
+        """Reads every row once, for queries [q, dim], centroids [lists, dim] by number of lists, and codecs."""
         self.rows = live_rows(sources)
         self.codecs = tuple(codecs)
         dim, count = queries.shape[1], len(queries)

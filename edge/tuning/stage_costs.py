@@ -23,8 +23,7 @@ from edge.tuning.sampled import CodecKey
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The work of one query: codec and bytes of a code, lists and those probed, rows scanned, places in the queue,
-    exact scores."""
+    """The work of one query: codec, bytes of a code, lists and probes, rows, queue places, exact scores."""
 
     codec: tuple[str, int]
     dim: int
@@ -85,8 +84,7 @@ class StageCosts:
 
 
 def _not_negative(matrix: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The `x` >= 0 [n] with the least squared error of `matrix` [m, n] times `x` from `target` [m] (Lawson and Hanson
-    1974, chapter 23)."""
+    """The least-squares `x` >= 0 [n] of `matrix` [m, n], `target` [m] (Lawson and Hanson 1974, chapter 23)."""
     scale = np.maximum(np.linalg.norm(matrix, axis=0), np.finfo(np.float64).tiny)
     matrix = matrix / scale
     count = matrix.shape[1]
@@ -239,8 +237,7 @@ def small_index(work: Work, rows: Vectors, lists: Lists, centroids: Vectors, cod
 
 
 def small_sizes(available: Sequence[int], rows: int) -> list[int]:
-    """One or two numbers of lists to measure with: with one, the coarse quantizer could not be told from what every
-    query takes."""
+    """Lists to measure with: with one number, the quantizer could not be told from what every query takes."""
     fitting = sorted(lists for lists in available if 8 * lists <= rows) or [min(available)]
     many = min(fitting, key=lambda lists: abs(lists - _MANY))
     few = min((lists for lists in fitting if lists != many), key=lambda lists: abs(lists - _FEW), default=many)

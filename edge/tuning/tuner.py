@@ -46,8 +46,7 @@ _CODECS = 5
 
 
 def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
-    """Chooses parameters for the rows in an index's segments, and changes nothing. `given` are questions [q, dim]; by
-    default made from rows."""
+    """Chooses parameters for rows in segments; changes nothing. `given` questions [q, dim], or made from rows."""
     with work.write() as db:
         sources = list(work.sources(IndexManifest(db)).values())
     candidates = TuningCandidates(work, sources, given)
@@ -56,8 +55,7 @@ def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
 
 
 class TuningCandidates:
-    """All candidate parameters of one collection: sampled recall, stage costs, numbers of lists, centroids [lists,
-    dim], codecs."""
+    """All candidates of one collection: sampled recall, stage costs, lists, centroids [lists, dim], codecs."""
 
     def __init__(self, work: Work, sources: Sequence[VectorSource], given: Vectors | None = None) -> None:
         """Trains the candidates and measures. Arguments and errors are those of `tune`."""

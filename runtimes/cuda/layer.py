@@ -35,8 +35,7 @@ class AttentionGroup:
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
-    """The places of a chunk's tokens in their sequences (int64 [tokens] on the device), and the longest, with the
-    prefix."""
+    """Places of a chunk's tokens in their sequences (int64 [tokens] there), and the longest, with prefix."""
 
     groups: tuple[AttentionGroup, ...]
     positions: Any
@@ -136,8 +135,7 @@ MARGIN = 11, 10
 
 @dataclass(slots=True, eq=False)
 class CudaPrefix:
-    """Keys (normalized and rotated) and values of a shared prefix, [tokens, kv_heads, head_size], for later work in the
-    compute stream."""
+    """Keys (normed, rotated) and values of a prefix, [tokens, kv_heads, head_size], in the compute stream."""
 
     tokens: int
     keys: Any = None
@@ -173,8 +171,7 @@ class CudaLayerKernel(LayerKernel):
         self._angles: tuple[Any, Any] | None = None
 
     def bind(self, weights: Weights) -> Bound:
-        """Converts weights that products cannot use as stored; their bytes may then be overwritten behind this point of
-        `compute`."""
+        """Converts weights that products cannot use; their bytes may be overwritten behind this point."""
         if isinstance(weights, Bound):
             return weights
         bound = Bound()

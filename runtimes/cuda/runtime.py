@@ -152,8 +152,7 @@ class CudaRuntime(DeviceRuntime):
         self._compute = compute
 
     def working_nbytes(self, one: PassSizes) -> int:
-        """Bytes of host memory: page-locked buffers for two layers, for token rows and for vectors, and the embedding
-        of a prefix."""
+        """Bytes of host memory: page-locked buffers for two layers, rows and vectors, and a prefix."""
         staging = 2 * one.layer_nbytes + 2 * _ROWS_STAGING
         return staging + Readback.memory_needed(LEAST_CANDIDATES, one.width) + 3 * 4 * one.longest * one.width + SLACK
 

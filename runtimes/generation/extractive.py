@@ -1,5 +1,4 @@
-"""`ExtractiveGenerator`: answers with the best sentences of the documents, each with its citation, without a language
-model."""
+"""`ExtractiveGenerator`: answers with the documents' best sentences and their citations, without a model."""
 
 from __future__ import annotations
 
@@ -10,15 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from edge.errors import InputError
-from edge.runtimes.generation.base import (
-    Document,
-    Finish,
-    GenerationStats,
-    Message,
-    Piece,
-    Sampling,
-    check_messages,
-)
+from edge.runtimes.generation.base import Document, Finish, GenerationStats, Message, Piece, Sampling, check_messages
 from edge.text.sentences import sentences
 
 Score = Callable[[str, Sequence[str]], Sequence[float]]
@@ -49,16 +40,8 @@ class ExtractiveGenerator:
     name = "extractive"
     follows_instructions = False
 
-    def __init__(
-        self,
-        score: Score,
-        *,
-        most: int = 3,
-        floor: float = float("-inf"),
-        context: int = 1_000_000,
-    ) -> None:
-        """`score` judges all sentences of an answer at once. At most `most` are shown, none below `floor`. It reads
-        `context` words."""
+    def __init__(self, score: Score, *, most: int = 3, floor: float = float("-inf"), context: int = 1_000_000) -> None:
+        """`score` judges all sentences. At most `most` are shown, none below `floor`, of `context` words."""
         if most < 1:
             raise InputError(f"an answer has at least 1 sentence, not {most}")
         self.context = context
@@ -82,8 +65,7 @@ class ExtractiveGenerator:
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
-        """The best sentences for the last question, word by word: as many whole ones as fit `max_tokens`, or the first
-        one's beginning."""
+        """The best sentences for the last question: as many whole ones as fit, or the first one's beginning."""
         check_messages(messages)
         question = next(message.content for message in reversed(messages) if message.role == "user")
         return self._answer(question, sampling.max_tokens, documents, cancel or threading.Event())

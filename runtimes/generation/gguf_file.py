@@ -43,8 +43,7 @@ _NO_TEXT = ("bert", "no_vocab", "none")
 """Values of the vocabulary type for encoders, and for models without a vocabulary."""
 
 _BYTE_FALLBACK = "llama"
-"""The vocabulary whose tokenizer writes unknown characters byte by byte. If a byte has no token, llama.cpp ends the
-process."""
+"""It writes unknown characters byte by byte. If a byte has no token, llama.cpp ends the process."""
 
 _MOST_AXES = 4
 _DEFAULT_ALIGNMENT = 32
@@ -64,8 +63,7 @@ class GGUFTensor:
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """Header of a GGUF file. A list of more than 4,096 elements is given by its length. All tensors lie within the
-    file."""
+    """Header of a GGUF file. Lists of more than 4,096 elements are given by length. All tensors lie inside."""
 
     path: Path
     metadata: Mapping[str, Any]

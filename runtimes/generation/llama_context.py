@@ -1,5 +1,4 @@
-"""`LlamaContext`: one sequence of tokens with their KV states in llama.cpp, and `LlamaSampler`, which chooses the next
-token."""
+"""`LlamaContext`: a sequence of tokens with KV states in llama.cpp; `LlamaSampler` chooses the next."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ ROW_BY_ROW = 6
 
 @dataclass(frozen=True, slots=True)
 class ContextShape:
-    """The sizes of a context: tokens of prompt and answer, tokens computed at a time, types, threads, and sequences
-    that share the cells."""
+    """The sizes of a context: tokens, tokens computed at a time, types, threads, sequences that share cells."""
 
     tokens: int
     batch: int
@@ -137,8 +135,7 @@ class LlamaContext:
         return done + self.length - start
 
     def reusable(self, common: int, tokens: int) -> int:
-        """How many of the first `common` tokens of a text of `tokens` may stay if others follow. At least one is
-        computed again."""
+        """How many of the first `common` of `tokens` tokens may stay. At least one is computed again."""
         if self.shape.sequences > 1:
             return min(common, tokens - 1)
         batches = min(common, tokens - 1) // self.batch * self.batch
@@ -192,8 +189,7 @@ class LlamaContext:
             yield first, end
 
     def _rows(self, tokens: int) -> int:
-        """Number of rows to compute for `tokens` tokens: as many, or a whole tile if that is faster. It depends only on
-        number and position."""
+        """Rows to compute for `tokens`: as many, or a whole tile if faster; by number and position only."""
         fits = self._fills and tokens < TILE and self.length + TILE <= self.capacity
         alone = tokens * (LINEAR + ROW_BY_ROW * self.length)
         return TILE if fits and TILE * (LINEAR + self.length) < alone else tokens

@@ -67,8 +67,7 @@ class LlamaModel:
 
     @property
     def reusable(self) -> bool:
-        """Whether a document's states can be cut out and restored: not those of recurrent models or of sliding-window
-        layers."""
+        """Whether a document's states can be cut out: not those of recurrent or sliding-window models."""
         api, pointer = self._api, self.pointer
         windowed = api.llama_model_n_swa(pointer) > 0
         return not (windowed or api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer))

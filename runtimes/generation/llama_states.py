@@ -1,5 +1,4 @@
-"""`LlamaStates`: cuts KV states out of a llama.cpp context by position, and restores them, through a second sequence,
-which shares the cells."""
+"""`LlamaStates`: cuts KV states out of a llama.cpp context by position, and restores them."""
 
 from __future__ import annotations
 
@@ -107,8 +106,7 @@ class LlamaStates:
         self.context.length = end
 
     def move(self, state: State, start: int, end: int, skip: int) -> None:
-        """Appends states that `extract(start, end)` returned, but the first `skip`, with keys rotated to their new
-        positions."""
+        """Appends states that `extract` returned, but the first `skip`, with keys rotated to new positions."""
         self._read_aside(state, start, end)
         memory, first, behind = self.context.memory, start + skip, self.length - start - skip
         self._api.llama_memory_seq_rm(memory, self.context.aside, -1, first)

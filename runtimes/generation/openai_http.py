@@ -75,9 +75,7 @@ class OpenAIGenerator:
             headers["Authorization"] = f"Bearer {key}"
         # A proxy from the environment would send questions for this machine to another one first.
         self._client = httpx.Client(
-            headers=headers,
-            timeout=httpx.Timeout(timeout, connect=_CONNECT_S),
-            trust_env=remote,
+            headers=headers, timeout=httpx.Timeout(timeout, connect=_CONNECT_S), trust_env=remote
         )
         self._stats: GenerationStats | None = None
 
@@ -371,8 +369,7 @@ class EventReader(AbstractContextManager["EventReader"]):
         threading.Thread(target=self._read, name="edge-server", daemon=True).start()
 
     def events(self, cancel: threading.Event) -> Iterator[ServerEvent]:
-        """The messages as they arrive, until the stream ends or soon after `cancel`. Errors of the thread are
-        raised."""
+        """The messages as they arrive, until the end or soon after `cancel`. Raises the thread's errors."""
         while not cancel.is_set():
             try:
                 found = self._found.get(timeout=_LOOK_S)

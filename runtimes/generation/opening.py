@@ -17,12 +17,7 @@ from edge.trace import Trace
 
 
 def open_generator(
-    spec: str | Path,
-    budget: MemoryBudget,
-    config: Config,
-    *,
-    score: Score | None = None,
-    trace: Trace | None = None,
+    spec: str | Path, budget: MemoryBudget, config: Config, *, score: Score | None = None, trace: Trace | None = None
 ) -> Generator:
     """Opens a generator in `budget`: a GGUF file or known name, an `http://` or `https://` address (`#model` at its end
     if the server has several), or `extractive` (also if empty), for which `score` judges sentences."""

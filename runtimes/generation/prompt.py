@@ -30,8 +30,7 @@ class Prompt:
 
 class PromptBuilder:
     def __init__(self, model: LlamaModel, context: int, budget: MemoryBudget, *, thinking: bool = False) -> None:
-        """Runs the model's chat template for the usual conversation, so that one that cannot be used is refused before
-        there is a question."""
+        """Runs the chat template once, so that one that cannot be used is refused before there is a question."""
         self._model = model
         self._context = context
         # We add the first token ourselves. A template that writes it as well would double it.

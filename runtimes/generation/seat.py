@@ -22,8 +22,7 @@ class Seat(Protocol):
     def append(
         self, tokens: Sequence[int], *, done: int = 0, cancelled: Callable[[], bool] | None = None, logits: bool = False
     ) -> int:
-        """Appends tokens but the first `done`, and returns how many are there then; `cancelled` is asked before each
-        slice."""
+        """Appends tokens but the first `done`; returns how many are there. `cancelled` is asked by slice."""
 
     def reusable(self, common: int, tokens: int) -> int:
         """How many of the first `common` tokens of a text of `tokens` may stay, if others follow them."""
@@ -95,8 +94,7 @@ class HeldQuestions:
         return max(found, key=lambda one: one[0], default=(0, None))
 
     def cells(self, seats: Iterable[tuple[Any, int]], prompts: Iterable[Prompt]) -> int:
-        """Number of cells that sequences, each with its largest length, and further prompts take. Held states count
-        once."""
+        """Cells that sequences, each at its largest length, and further prompts take; held states once."""
         texts, apart = [(prompt.path, prompt.question) for prompt in prompts], 0
         for seat, length in seats:
             path, tokens = self._held.get(seat, ((), ()))

@@ -109,8 +109,7 @@ def compiled() -> bool:
 
 
 def mean_rows(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Floats:
-    """The mean [sequences, hidden] over the rows of each packed sequence of `states` [tokens, hidden], fp16 or fp32.
-    ValueError for other arrays."""
+    """The mean [sequences, hidden] over each sequence's rows of `states` [tokens, hidden], fp16 or fp32."""
     code, half = usable(), _half(states.dtype)
     lengths = checked_lengths(lengths, len(states))
     check_array("states", states, states.dtype, len(states), states.shape[-1])

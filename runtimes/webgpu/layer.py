@@ -266,8 +266,7 @@ class GpuStates(HiddenStates):
     """All hidden states on the GPU."""
 
     def __init__(self, shape: StatesShape, device: Any, chunk_tokens: int, finished: Any) -> None:
-        """States on a `WebGpuDevice` for chunks of at most `chunk_tokens`. Gaps of pruning are closed; `finished` is
-        called at the end."""
+        """States on a `WebGpuDevice` for chunks of at most `chunk_tokens`; `finished` is called at the end."""
         super().__init__(shape)
         self.card = device.card
         self._row = self.width * self.dtype.itemsize

@@ -25,7 +25,6 @@ _MODULES = {
     "pipelining": "pipelining",
     "placement": "placement",
     "plan": "plan",
-    "pruning": "pruning",
     "report": "run_record",
     "rerank-memory": "rerank_memory",
     "rerank-peers": "rerank_peers",
@@ -42,8 +41,7 @@ _MODULES = {
 
 
 @click.group(
-    cls=LazyGroup,
-    verbs={name: f"bench.{module}:{name.replace('-', '_')}" for name, module in _MODULES.items()},
+    cls=LazyGroup, verbs={name: f"bench.{module}:{name.replace('-', '_')}" for name, module in _MODULES.items()}
 )
 def bench() -> None:
     """Measure this runtime beside its peers, on this machine."""

@@ -74,10 +74,7 @@ def merge(work: Work) -> None:
         return
     total = live_rows(chosen)
     spec = training.codec.spec
-    with (
-        work.budget.reserve("index merge", _SLICE_NBYTES),
-        SegmentWriter(work.folder, spec, work.budget) as writer,
-    ):
+    with work.budget.reserve("index merge", _SLICE_NBYTES), SegmentWriter(work.folder, spec, work.budget) as writer:
         done = 0
         numbers = [source.segment.parts["list"] for source in chosen]
         for number in np.unique(np.concatenate(numbers)).tolist():

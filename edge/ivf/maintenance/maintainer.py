@@ -47,8 +47,7 @@ def installed(work: Work, quantizer: Quantizer) -> Curve:
 
 
 def discard(work: Work) -> bool:
-    """Removes the files that are out of use at once; returns whether all are gone. No other process's transaction may
-    have begun before."""
+    """Removes unused files; returns whether all are gone. No transaction may have begun before."""
     with Guard(work.folder / _LOCK) as guard:
         if guard.held:
             clean(work, at_once=True)
@@ -85,8 +84,7 @@ def _steps(work: Work, tune: Callable[[Work], Tuned] | None) -> None:
 
 
 class Guard:
-    """A lock file that one process at a time can hold, and that ends with it. Never waits; `held`: the lock was
-    free."""
+    """A lock file that one process at a time can hold. Never waits; `held`: the lock was free."""
 
     def __init__(self, path: Path) -> None:
         self.held = False

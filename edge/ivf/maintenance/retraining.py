@@ -43,8 +43,7 @@ class Runs(Closing):
     """Scratch files, one for each range of lists. A context manager that removes them on exit."""
 
     def __init__(self, folder: Path, dim: int, sizes: npt.NDArray[np.int64], room: int) -> None:
-        """Empty runs for so many rows in each list [nlist]; `room` are bytes of rows in memory while lists are
-        written."""
+        """Empty runs for so many rows in each list [nlist]; `room` are bytes of rows in memory."""
         self._record = np.dtype([("list", "<i4"), ("id", "<i8"), ("vector", "<f4", (dim,))])
         self._room = max(1, room // self._record.itemsize)
         # A file fills half the memory on average, since the sizes are estimates.

@@ -1,5 +1,4 @@
-"""Training of an index, and its recall: when training is due, the number of lists, the codec, k-means, and recall@10 by
-nprobe."""
+"""Training of an index, and its recall: when it is due, lists, codec, k-means, and recall@10 by nprobe."""
 
 from __future__ import annotations
 
@@ -231,8 +230,7 @@ def questions(rows: Vectors, seed: int) -> Vectors:
 
 
 def aim(curve: Curve, nprobe: int) -> float:
-    """The recall to aim at on a curve, so that at least `nprobe` lists are probed, or its last point; 1 without a
-    curve."""
+    """The recall to aim at, so that at least `nprobe` lists are probed, or the last point; 1 without a curve."""
     return next((recall for lists, recall in curve if lists >= nprobe), curve[-1][1] if curve else 1.0)
 
 
