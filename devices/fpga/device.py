@@ -7,9 +7,8 @@ import threading
 from pathlib import Path
 
 from edge.budget import MemoryBudget
-from edge.devices.fpga.chip import CHIP, GOAL
 from edge.devices.fpga.searching import Counted, SimulatedSearch, shape_for
-from edge.devices.fpga.shape import Shape, cycles, joules
+from edge.devices.fpga.shape import CHIP, GOAL, Shape, cycles, joules
 from edge.devices.limited import LimitedDevice
 from edge.devices.searchers import queue_length
 from edge.errors import CapabilityError, ConfigError, RangeError
