@@ -7,7 +7,6 @@ import click
 from edge.apps.options import LazyGroup
 
 _MODULES = {
-    "answers": "answers",
     "answer-odds": "answer_odds",
     "answers-check": "answers_check",
     "assistant": "assistant",
