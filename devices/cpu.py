@@ -31,8 +31,7 @@ class HostMemory:
     in_host_memory = True
 
     def __init__(self, memory: MemoryBudget, *, link: Lane | None = None, trace: Trace | None = None) -> None:
-        """Takes the process's budget. `link` transfers lists; None opens a lane of the process's disk, which `close`
-        closes."""
+        """Takes the process's budget. Without `link` it opens a lane of the process's disk, which `close` closes."""
         self.memory = memory
         self.link = link or Lane.shared(trace=trace)
         self._own_link = link is None
@@ -89,7 +88,6 @@ class CpuDevice(HostMemory, MeasuredScan):
         self._spare: weakref.WeakKeyDictionary[Codec, list[Scanner]] = weakref.WeakKeyDictionary()
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Scans list by list in the caller's thread. Each list is scanned for all queries that probe it."""
         seen = request.seen
         if seen.prepared is None:
             seen.prepared = _Scanners(self, request.codec)

@@ -1,8 +1,5 @@
-"""Codecs, k-means and list scanners from faiss, which is imported at first use.
-
-No codec encodes residuals. A row's code does not depend on the centroid of its list, so lists can be split while other
-threads write to them, and parts can be merged without new codes.
-"""
+"""Codecs, k-means and list scanners from faiss, imported at first use. No codec encodes residuals: a code does not
+depend on its list, so lists can be split and merged without new codes."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ _PQ_WIDTH = 4
 _PQ_CENTROIDS = 256
 
 _SQ_ROOM = 0.25
-"""The range of each component is that of the sample, extended on both sides by this share of it. Values outside are
-clipped, and their error is larger than `deviation`."""
+"""The range of each component is that of the sample, extended by this share. Values outside are clipped."""
 
 _PQ_ITERATIONS = 10
 
@@ -48,14 +44,12 @@ class FaissCodecs:
     libraries = ("faiss",)
 
     def __init__(self, *, threads: int = 0) -> None:
-        """Takes the number of threads for training; 0 for faiss's default, all cores."""
         self._threads = threads
 
     def open(self, spec: CodecSpec) -> FaissCodec:
         return FaissCodec(spec)
 
     def train(self, name: str, sample: Vectors, *, seed: int, code_size: int = 0) -> CodecSpec:
-        """Fits a codec on `sample` [n, dim]. `code_size` is that of pq or opq; 0: a byte for each four components."""
         dim = sample.shape[1]
         if name == "flat":
             return CodecSpec("flat", dim, 4 * dim)
@@ -205,12 +199,9 @@ class FaissScanner:
 
 
 def rotation(sample: Vectors, parts: int) -> Vectors:
-    """A rotation [dim, dim] after which all parts of a vector vary about equally.
-
-    Its rows are the principal directions of `sample` [n, dim], the strongest first. Each goes to that part, among those
-    that are not full, whose variances have the smallest product so far (Ge et al., Optimized Product Quantization,
-    2013: the parametric solution).
-    """
+    """A rotation [dim, dim] after which all parts of a vector vary about equally: principal directions of `sample` [n,
+    dim], the strongest first, each to the part with the smallest product of variances (Ge et al., Optimized Product
+    Quantization, 2013: the parametric solution)."""
     dim = sample.shape[1]
     centred = sample - sample.mean(axis=0)
     strengths, directions = np.linalg.eigh((centred.T @ centred).astype(np.float64) / max(1, len(sample)))
@@ -236,7 +227,6 @@ def turn_of(spec: CodecSpec) -> Vectors | None:
 
 
 def _untrained(faiss: Any, name: str, dim: int, parts: int) -> Any:
-    """An untrained codec of faiss. PQ cuts vectors into `parts`."""
     if name == "sq8":
         return faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     return faiss.IndexPQ(dim, parts, 8, faiss.METRIC_INNER_PRODUCT)
@@ -247,8 +237,7 @@ def _trained(name: str, index: Any) -> Any:
 
 
 def restored(faiss: Any, spec: CodecSpec) -> Any:
-    """The codec with the numbers of its training. faiss's reader of serialized indexes is not used, because it does not
-    check its input, and a collection may come from an untrusted folder."""
+    """The codec with the numbers of its training. faiss's reader does not check its input, which may be untrusted."""
     wrong = f"the training state of codec {spec.name} is not one of this version or is damaged"
     if spec.name not in NAMES or (spec.has_tables and (spec.code_size < 1 or spec.dim % spec.code_size)):
         raise StorageError(wrong)

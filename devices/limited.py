@@ -28,8 +28,7 @@ _DEEPEST = 1 << 20
 
 
 class LimitedDevice(MeasuredScan):
-    """A device with limited memory and a limited link. It computes on the device that it wraps, whose memory it
-    takes."""
+    """A device with limited memory and a limited link. It computes on the device that it wraps."""
 
     kind = "limited"
 
@@ -45,17 +44,9 @@ class LimitedDevice(MeasuredScan):
         inner: SearchPlace | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """
-        Args:
-            memory: the memory budget of the wrapped device.
-            cap: largest number of bytes on this device, or a size such as `64MB`.
-            bandwidth: bytes per second of the link, or a size such as `1GB`.
-            latency: seconds for each transfer over the link.
-            depth: number of transfers whose latencies overlap.
-            scan: bytes of codes per second that a search scans at most, or a size. A list counts once for each query
-                that probes it. Searches of several threads share this rate, one request after the other.
-            inner: the wrapped device, which the caller closes; None wraps the host's processor.
-        """
+        """`cap`, `bandwidth` and `scan` (bytes of codes a second, shared by all searches) are numbers or sizes such as
+        `64MB`; `latency` is in seconds, `depth` the transfers whose latencies overlap. `inner` is the wrapped device,
+        which the caller closes; None the host."""
         cap = parse_size(cap)
         bandwidth, self._scan = (
             number(self.kind, name, parse_size(given) if isinstance(given, str) else given, _LEAST, math.inf)
@@ -100,7 +91,6 @@ class LimitedDevice(MeasuredScan):
         return found
 
     def close(self) -> None:
-        """Closes the link, frees the memory, and closes the wrapped device if this object opened it."""
         self.link.close()
         self._lease.release()
         if self._own:

@@ -28,8 +28,7 @@ Decode = Callable[[Any], Any]
 
 
 class MetalDevice(HostMemory, MeasuredScan):
-    """Lists in memory that host and GPU share: read from the disk into it, and by the GPU in place, under one
-    budget."""
+    """Lists in memory that host and GPU share, under one budget."""
 
     name = "metal"
 
@@ -57,14 +56,12 @@ class MetalDevice(HostMemory, MeasuredScan):
         return view[:nbytes]
 
     def free(self, buffer: Bytes) -> None:
-        """Removes a buffer. Its memory is freed with the last reference to it."""
         with self._lock:
             if self._arrays.pop(buffer.ctypes.data, None) is not None:
                 del self._starts[bisect.bisect_left(self._starts, buffer.ctypes.data)]
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Scans lists as products of matrices. The best rows of exact codes are scored again by the host's kernel, so
-        that results do not depend on the place of a list."""
+        """Scans lists as products of matrices. The best rows of exact codes are scored again by the host's kernel."""
         if not request.lists:
             return request.seen
         with self._lock:

@@ -1,5 +1,4 @@
-"""A device in another process. Lists are sent to it over a pipe, and searched there as the host's processor does. The
-process runs this module, until its standard input ends. A message is a JSON header, and arrays as in memory."""
+"""A device in another process, which runs this module. A message is a JSON header, and arrays as in memory."""
 
 from __future__ import annotations
 
@@ -77,8 +76,6 @@ def _fill(stream: IO[bytes], into: memoryview) -> None:
 
 
 class RemoteServer:
-    """The state of one device process."""
-
     def __init__(self) -> None:
         self._codecs: dict[int, FaissCodec] = {}
         self._buffers: dict[int, Bytes] = {}
@@ -136,7 +133,6 @@ class RemoteServer:
 
 
 def main() -> None:
-    """Answers requests until the input ends."""
     share_heap()
     small_pages()
     answers = os.fdopen(os.dup(1), "wb")
@@ -165,8 +161,7 @@ _GRACE_S = 5.0
 
 
 class RemoteDevice:
-    """Runs `main` in another process, which searches as the host's processor does. One lease in this process's
-    budget covers all memory that the other process may hold."""
+    """Runs `main` in another process. One lease covers all memory that it may hold."""
 
     in_host_memory = False
 

@@ -1,5 +1,5 @@
-"""Several searchers as one device. A coordinator distributes each list over them, sends each request to all of them,
-and merges the results (Chameleon, Jiang et al. 2025; Jiang's thesis, chapter 4)."""
+"""Several searchers as one device: a coordinator distributes each list, sends each request to all, and merges the
+results (Chameleon, Jiang et al. 2025; Jiang's thesis, chapter 4)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ class StripeSearcher:
 
 @dataclass(slots=True, eq=False)
 class Stripe:
-    """The `rows` of a list that one searcher holds: `first`, `first + step`, `first + 2 * step`, ... A lease in the
-    searcher's budget covers them; `buffer` and its size are None until the first write, and `codes` are those in the
-    searcher's memory."""
+    """The `rows` of a list that a searcher holds: `first`, `first + step`, ... `buffer` is None until written."""
 
     searcher: StripeSearcher
     lease: Lease
@@ -73,7 +71,6 @@ class Stripe:
         return ListScan(self.codes, start, self.rows, rows, item.queries)
 
     def release(self) -> None:
-        """Frees buffer and lease. Never raises."""
         self._free()
         self.lease.release()
 
@@ -94,8 +91,7 @@ class Stripes:
 
 
 class Share:
-    """One searcher's part of the lists of a request: its stripes, with labels that number its rows, and the numbers of
-    the queries that probe these lists, ascending."""
+    """One searcher's part of a request: its stripes, and the queries that probe these lists, ascending."""
 
     def __init__(self, searcher: StripeSearcher, request: SearchRequest) -> None:
         self.searcher = searcher
@@ -148,18 +144,11 @@ _LAYOUTS = ("striped", "whole")
 
 
 class SearchersDevice:
-    """A device that consists of other devices, the searchers. The rows of each list are distributed over them in turn.
-    Every searcher returns a queue of its best rows, which is shorter than the number of requested results.
+    """A device that consists of other devices, the searchers, over which the rows of each list are distributed in turn.
 
-    Results are exact. If the worst row in a searcher's queue is better than the worst row of the merged results, the
-    searcher may have more good rows, and gets a second request for a full queue. The length of the queues is chosen so
-    that this happens in at most one search of a hundred, if near rows are distributed over the searchers independently.
-
-    A searcher that does not answer is removed. The host then searches the lists of all searchers, and the remaining
-    ones get the lists again when they are needed next.
-
-    Counters (in `trace`): `searchers.asked` (requests per query), `.again` (requests for a full queue), `.lost`.
-    """
+    Each returns a queue that is shorter than the results; if its worst row beats the worst merged one, it is asked
+    again for a full queue, so results are exact. One that does not answer is removed, and the host then searches its
+    lists. Counters: `searchers.asked`, `.again`, `.lost`."""
 
     in_host_memory = False
 
@@ -175,17 +164,9 @@ class SearchersDevice:
         trace: Trace | None = None,
         **options: Any,
     ) -> None:
-        """
-        Args:
-            memory: the process's memory budget, from which the searchers take their memory.
-            of: kinds of searchers, joined by `+`, such as `remote+fpga`. A `cpu` gets separate memory with a cap.
-            count: number of searchers of each kind.
-            lists: `striped`, or `whole` to put each list on a single searcher. Near rows are then on one searcher, so
-                no queue is truncated.
-            confidence: share of the searches in which the first queues are enough; None means 0.99.
-            searchers: open devices to use instead of `of`. The caller closes them.
-            options: options of every searcher, such as `cap`.
-        """
+        """`of` are kinds joined by `+`, such as `remote+fpga`, `count` of each kind; `lists` is `striped`, or `whole`
+        to put each list on one searcher without truncated queues; `confidence` (0.99) is the share of searches in which
+        the first queues are enough. The caller closes given `searchers`; `options` are those of each."""
         self._whole = _layout(lists)
         self._confidence = (
             _CONFIDENCE if confidence is None else number("searchers", "confidence", confidence, _RARE, 1 - _RARE)
@@ -219,8 +200,7 @@ class SearchersDevice:
         return alive
 
     def allocate(self, nbytes: int) -> Stripes:
-        """Leases memory for a list at every searcher, or for a whole list at the one with most. `write` makes the
-        buffers."""
+        """Leases memory for a list at every searcher, or for a whole list at the one with most."""
         chosen = self.answering
         if self._whole:
             chosen = [max(chosen, key=lambda searcher: searcher.device.memory.free)]
@@ -251,7 +231,6 @@ class SearchersDevice:
             part.release()
 
     def search(self, request: SearchRequest) -> Candidates:
-        """Searches the stripes of the lists on every searcher, and merges the results."""
         if not request.lists:
             return request.seen
         if any(item.codes.lost for item in request.lists):
@@ -279,7 +258,6 @@ class SearchersDevice:
         return request.seen
 
     def close(self) -> None:
-        """Closes the searchers that this object opened."""
         self._pool.shutdown()
         self.link.close()
         self._close_searchers()
@@ -315,8 +293,7 @@ class SearchersDevice:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The reason why a searcher did not answer. The error itself is not kept, because its traceback would keep the
-    frames of its callers, and with them the buffers, in memory."""
+    """Why a searcher did not answer, without the traceback, which would keep buffers in memory."""
 
     reason: str
 
@@ -344,10 +321,8 @@ def _cut(seen: Candidates, found: Sequence[Candidates], query: int) -> float:
 
 @functools.lru_cache(maxsize=256)
 def queue_length(results: int, queues: int, *, confidence: float = 0.99) -> int:
-    """The shortest length of the queues at which a share `confidence` of all queries loses none of the best `results`
-    (Jiang's thesis, section 4.3). It follows from the union bound over the queues, and holds only if each list is
-    spread evenly over the searchers: if a list is in one place, nothing bounds the number of near results in one queue.
-    """
+    """The shortest queues at which a share `confidence` of all queries loses none of the best `results` (union bound;
+    Jiang's thesis, section 4.3), if each list is spread evenly."""
     if results < 1 or queues < 1 or not 0 < confidence < 1:
         raise RangeError(f"{results} results, {queues} queues and a confidence of {confidence} have no queue length")
     more = 0.0

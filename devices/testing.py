@@ -30,8 +30,7 @@ _TOLERANCE = 1e-4
 
 
 def check_device(open_device: Opener) -> None:
-    """Runs every check that the device's capabilities allow. An `AssertionError` describes how it breaks its
-    contract."""
+    """Runs every check that the device's capabilities allow. An `AssertionError` says what it breaks."""
     check_place(open_device)
     device = open_device(MemoryBudget(_LIMIT, baseline=0))
     can_search, can_profile = isinstance(device, Search), isinstance(device, Profile)

@@ -29,7 +29,7 @@ _CLASSES = """Unless `tokenizer_class` is `PreTrainedTokenizerFast` or `Tokenize
 
 def page() -> str:
     """The whole page."""
-    from edge.models import dense, keys
+    from edge.models import keys
     from edge.models.architectures import FAMILIES
 
     run = len(FAMILIES.keys() - {"jina_bert", "new"})  # the code of these two is not in transformers
@@ -52,7 +52,7 @@ def page() -> str:
         "config_sentence_transformers.json": keys.SENTENCES,
         "modules.json, each module": keys.MODULE,
         "config.json of Pooling": keys.POOLING,
-        "config.json of Dense": dense.KEYS,
+        "config.json of Dense": keys.DENSE,
         "config.json of Normalize": keys.NORMALIZE,
         "tokenizer_config.json": keys.TOKENIZER,
     }

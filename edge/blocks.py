@@ -1,6 +1,5 @@
-"""Blocks: named byte ranges of one file, each with a checksum, read into the caller's buffers by positioned reads.
-Every tier and lane of the core moves whole blocks: a layer's weights, a group of embedding rows, an IVF list, or a
-document's KV states. The owner of the format keeps the table of extents."""
+"""Blocks: named byte ranges of one file, each with a checksum, read into the caller's buffers by positioned reads. The
+owner of the format keeps the table of extents."""
 
 from __future__ import annotations
 
@@ -61,17 +60,13 @@ class RowTable:
 
 
 class BlockSource(Protocol):
-    """A source of blocks: a `BlockFile`, or a substitute in a test."""
-
     def nbytes(self, block: BlockId) -> int: ...
 
     def read(self, block: BlockId, into: memoryview) -> None: ...
 
 
 class BlockFile:
-    """One file of blocks, open for reading. Thread-safe; positioned reads release the interpreter lock. Every block is
-    checked against its CRC-32 the first time this object reads it, and not again, because the file must not change
-    while it is open."""
+    """One file of blocks, open for reading. Thread-safe. A block is checked against its CRC-32 once."""
 
     def __init__(self, path: str | Path, extents: Mapping[BlockId, Extent], remedy: str = "") -> None:
         """Opens `path`. `remedy` is advice for a damaged block, appended to the error message."""
@@ -100,7 +95,6 @@ class BlockFile:
         return self.extents[block].nbytes
 
     def read(self, block: BlockId, into: memoryview) -> None:
-        """Fills the first `nbytes(block)` bytes of `into`, and verifies them the first time."""
         extent = self.extents[block]
         if len(into) < extent.nbytes:
             raise ValueError(f"block {block} has {extent.nbytes:,} bytes, the buffer {len(into):,}")
@@ -116,8 +110,7 @@ class BlockFile:
             self._verified.add(block)
 
     def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> int:
-        """Reads rows [n], ascending and unique, of a table into `out` [n, row_nbytes], C-contiguous (see
-        `read_scattered`), and returns the number of bytes. IndexError if a row number is not in the table."""
+        """Reads rows [n], ascending, unique, into `out` [n, row_nbytes]; returns the bytes. IndexError outside."""
         if len(rows) == 0:
             return 0
         for row in (int(rows[0]), int(rows[-1])):
@@ -127,16 +120,14 @@ class BlockFile:
         return out.nbytes
 
     def read_scattered(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> None:
-        """Reads rows at `offsets` [n], in bytes, ascending, into `out` [n, row_nbytes], C-contiguous; adjacent ones
-        together."""
+        """Reads rows at `offsets` [n], in bytes, ascending, into `out` [n, row_nbytes]; adjacent ones together."""
         size = out.shape[1]
         flat = out.reshape(-1).data
         for low, high in _runs(offsets, size):
             self._pread(flat[low * size : high * size], offsets[low], what=f"the rows at byte {offsets[low]:,}")
 
     def read_resident(self, offsets: Sequence[int], out: npt.NDArray[np.uint8]) -> int:
-        """Reads rows as `read_scattered` does, up to the first row that the system's page cache does not hold, and
-        returns their number; 0 if the system cannot tell."""
+        """As `read_scattered`, up to the first row outside the page cache; returns how many, 0 if unknown."""
         if not (hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")):
             return 0
         size = out.shape[1]
@@ -151,8 +142,7 @@ class BlockFile:
         return len(offsets)
 
     def announce(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Tells the system which ranges (offset, nbytes) will be read soon, so that it reads them into its page cache:
-        together instead of one after the other. Does nothing on systems without such a call."""
+        """Tells the system which ranges (offset, nbytes) will be read soon, where it can be told."""
         if hasattr(os, "posix_fadvise"):
             for offset, nbytes in ranges:
                 for start in range(offset, offset + nbytes, _ADVICE):
@@ -160,7 +150,6 @@ class BlockFile:
                     os.posix_fadvise(self._fd, start, length, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
-        """Closes the file. Reading afterwards is an error."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -209,8 +198,7 @@ def _crc32(view: memoryview) -> int:
 
 
 def distinct(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The distinct values of an integer array of any shape, ascending: [distinct]. `np.unique` does the same, but its
-    first call imports `numpy.ma`. That takes 15 ms, 3 % of a search from the command line."""
+    """The distinct values of integers, ascending. `np.unique` imports `numpy.ma`, which takes 15 ms."""
     ordered = np.sort(numbers, axis=None)
     first = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])

@@ -1,10 +1,8 @@
 """The process's memory ledger: the bytes each owner holds of the one limit.
 
-Every large allocation is made under a `Lease`. Caches register a shrinker. If a reservation does not fit, the ledger
-calls shrinkers in the order of the cost of giving memory back. If that is not enough, it refuses the reservation, and
-the error contains the numbers. Allocations that cannot be computed beforehand (a library's own tables) are charged by
-measuring the growth of the process. `OperationPlan` adds up what the stages of an operation will need.
-"""
+Every large allocation is made under a `Lease`. If a reservation does not fit, the ledger calls the caches' shrinkers,
+the cheapest first, and then refuses it. Allocations that cannot be computed beforehand are charged by the growth of the
+process. `OperationPlan` adds up the stages of an operation."""
 
 from __future__ import annotations
 
@@ -49,8 +47,7 @@ _WAITS = 3
 """Times that a reservation waits for blocks on their way. While others read ahead, there are always some."""
 
 _LOADING = threading.RLock()
-"""Held while the growth of the process is measured. Without it, two threads that load at once would each be charged
-with the memory of both. It is taken before any ledger's lock, and never inside one."""
+"""Held while the growth of the process is measured. It is taken before any ledger's lock, and never inside one."""
 
 
 _IMPORTED_NBYTES = {
@@ -67,10 +64,8 @@ _IMPORTED_NBYTES = {
     "tokenizers": 3 << 19,
     "torch": 160 << 20,
 }
-"""Bounds above the values measured on Linux with Python 3.11. Our modules, with numpy and all that the command line
-imports with them: 15.4 MB for a memory, 13.2 MB for a model. The others, beside numpy: 6.1, 13.5, 25.5 and 0 (mcp,
-beside the libraries of HTTP), -, 5.2, 8.5, 1.0 and 129 MB (torch for the CPU). Other versions and systems differ a
-little."""
+"""Bounds above the values measured on Linux with Python 3.11; our modules with all that the command line imports with
+them (15.4 MB for a memory, 13.2 MB for a model), the others beside numpy."""
 
 _UNKNOWN_NBYTES = 16 << 20
 
@@ -353,8 +348,7 @@ class MemoryBudget:
             self._resize(lease, nbytes)
 
     def _settle(self) -> bool:
-        """Waits for blocks on their way to caches, so that they can be evicted; returns whether there were any. Does
-        nothing if this thread holds the lock of a ledger, because what it would wait for may need this lock."""
+        """Waits for blocks on their way; returns whether there were any. Not if this thread holds a ledger's lock."""
         with _LISTING:
             ledgers = list(_ledgers)
         if any(ledger._lock._is_owned() for ledger in ledgers):  # type: ignore[attr-defined]
@@ -395,8 +389,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True)
 class OperationStage:
-    """A part of an operation, with its work worded for a message: bytes of its `own` that it frees or can give up
-    afterwards, bytes `kept` until the operation ends, and modules that it imports, which stay loaded."""
+    """A part of an operation: bytes of its `own`, bytes `kept` until the end, and modules that it imports."""
 
     name: str
     own: int = 0
@@ -406,9 +399,7 @@ class OperationStage:
 
 @dataclass(frozen=True, slots=True)
 class OperationPlan:
-    """The memory that a whole operation will need, stage by stage, computed before the first stage begins. Without a
-    plan, an operation that opens several models in turn could be refused several times, each time with a limit that is
-    enough for one more model. The plan names one limit that is enough for all of them."""
+    """The memory of a whole operation, stage by stage, so that a refusal names one limit that is enough."""
 
     operation: str
     stages: Sequence[OperationStage]
@@ -419,8 +410,7 @@ class OperationPlan:
         return self._largest()[0]
 
     def check(self, budget: MemoryBudget) -> None:
-        """Asks caches to make room. If the operation does not fit even then, the error names the smallest limit that
-        works."""
+        """Asks caches to make room. If it does not fit even then, the error names the smallest limit that works."""
         nbytes = self.nbytes
         budget.make_room(nbytes)
         if nbytes > budget.free:

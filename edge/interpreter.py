@@ -9,8 +9,7 @@ from edge.errors import CapabilityError
 
 def python(code: str, *arguments: str, isolated: bool = False) -> list[str]:
     """The command that runs `code` with this process's import path; `isolated`: without Python's environment variables.
-    The path is set before the first import: with `python -m` or a bare `-c`, the working directory, which may be a
-    folder of foreign files, would come first. Python 3.10 has no `-P`."""
+    The path is set before the first import, or the working directory, perhaps of foreign files, would come first."""
     if not sys.executable:
         raise CapabilityError("part of the work is done in a process of its own, and this Python cannot start another")
     path = [entry for entry in sys.path if isinstance(entry, str) and entry]

@@ -1,9 +1,7 @@
 """Links: the transfers over one physical link (disk to host, host to device), ordered by priority and deadline.
 
-A `Link` has one worker thread and moves one block at a time. Every user of the link has its own `Lane`, which counts
-for that user's trace, and gets a `Ticket` for each transfer. Positioned reads release the interpreter lock, so
-transfers overlap with compute.
-"""
+A `Link` has one worker thread and moves one block at a time. Every user has its own `Lane`, and a `Ticket` for each
+transfer."""
 
 from __future__ import annotations
 
@@ -64,12 +62,8 @@ class _Size:
 
 
 class LinkRate:
-    """Fits seconds = latency + bytes / bandwidth. Thread-safe.
-
-    Transfers are smoothed by class of size (a power of two), so that a thousand small reads do not displace the data
-    about large ones. The fit minimizes relative errors. Small transfers then determine the latency, and large ones the
-    bandwidth.
-    """
+    """Fits seconds = latency + bytes / bandwidth. Thread-safe. Transfers are smoothed by class of size (a power of
+    two), and the fit minimizes relative errors."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}
@@ -78,7 +72,6 @@ class LinkRate:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second without the latency; 0 before the first transfer."""
         per_byte = self._fitted()[1]
         return 1 / per_byte if per_byte else 0.0
 
@@ -173,7 +166,6 @@ class Ticket:
 
     @property
     def done(self) -> bool:
-        """Whether the transfer has ended, failed or been cancelled."""
         return self._finished.is_set()
 
     @property
@@ -181,7 +173,6 @@ class Ticket:
         return self._error is not None
 
     def wait(self) -> None:
-        """Blocks until the transfer has ended, and counts the waiting time the first time."""
         if self._accounted and self._error is None:  # the common case: a block that is in memory
             return
         started = self._lane.clock.now()
@@ -208,8 +199,7 @@ class Ticket:
             self._finished.wait()
 
     def settle(self) -> None:
-        """Withdraws the transfer, or blocks until it has ended. Afterwards nothing writes into its buffer any more. It
-        counts no waiting time, and does not raise the transfer's error."""
+        """Withdraws the transfer, or blocks until it has ended, without counting or raising its error."""
         if not self.cancel():
             self._finished.wait()
 
@@ -238,8 +228,7 @@ class Ticket:
 
 
 class Link:
-    """One physical link with one worker thread, which runs while a lane is open. `rate` has its latency and bandwidth,
-    from the transfers so far; `clock` times the transfers."""
+    """One physical link with a worker thread, which runs while a lane is open. `rate` has its speed."""
 
     def __init__(
         self,
@@ -250,14 +239,8 @@ class Link:
         depth: int = 1,
         clock: Clock | None = None,
     ) -> None:
-        """Makes a link, modelled if there are limits.
-
-        Args:
-            bandwidth_limit: bytes per second to which transfers are slowed down.
-            latency: least seconds of a transfer besides the time for its bytes.
-            depth: number of transfers whose latencies overlap. With more than one, the latency of a transfer counts
-                from its request, as on a disk with a queue or on a network. Bytes still move one after the other.
-        """
+        """Makes a link, modelled if there are limits: bytes per second, and seconds besides them. With a `depth` above
+        1 so many latencies overlap, counted from the requests, as on a disk with a queue."""
         self.name = name
         self.rate = LinkRate()
         self.clock: Clock = clock or SystemClock()
@@ -276,7 +259,6 @@ class Link:
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
-        """Counts one more lane. The first one starts the worker."""
         with self.condition:
             self._lanes += 1
             if self._lanes == 1:
@@ -445,8 +427,7 @@ class Lane(Closing):
 
     @classmethod
     def shared(cls, link: str = "disk", *, trace: Trace | None = None) -> Lane:
-        """Opens a lane of the process's only link of that name. Models, lists and states come from the same disk, so
-        they share one queue, and the most urgent one goes first."""
+        """Opens a lane of the process's only link of that name, so that the most urgent transfer goes first."""
         with _sharing:
             found = _shared.setdefault(link, Link(link))
         return cls(link, trace=trace, link=found)
@@ -483,15 +464,9 @@ class Lane(Closing):
     ) -> Ticket:
         """Asks for any transfer over this link. `work` performs it, and returns the number of bytes moved.
 
-        Args:
-            priority: lower ones go first.
-            deadline: a reading of the clock. Among equal priorities, the earlier deadline goes first. A transfer that
-                has not started by then is cancelled.
-            after: a transfer, perhaps over another link, that must end first. This one fails or is withdrawn with it.
-            wake: whether the link's worker is woken for it. If not, the thread that waits for the ticket transfers the
-                block itself if the link is idle then. This saves switches of threads where every request is waited for
-                soon. Such a ticket must be waited for or withdrawn.
-        """
+        Lower `priority` goes first, then the earlier `deadline` (a reading of the clock), after which it is cancelled.
+        It fails or is withdrawn with the transfer `after` which it runs. Without `wake` the thread that waits for the
+        ticket does it itself if the link is idle; such a ticket must be waited for or withdrawn."""
         if self.closed:
             raise RuntimeError(f"lane {self.name} is closed")
         ticket = Ticket(self, label, work, nbytes, after)

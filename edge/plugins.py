@@ -11,7 +11,6 @@ from edge.errors import CapabilityError, ConfigError
 
 
 def names(group: str) -> set[str]:
-    """The names registered in an entry-point group."""
     return {entry.name for entry in _registered(group)}
 
 
@@ -25,8 +24,7 @@ def load(group: str, name: str) -> Any:
 
 
 def parse_device(text: str) -> tuple[str, dict[str, str]]:
-    """Splits a device description, as `--device` takes it, into name and options: `limited:cap=64MB,bandwidth=1GB`. An
-    option without a value, as in `fpga:simulate`, means `yes`."""
+    """Splits `NAME:key=value,...` into name and options. An option without a value means `yes`."""
     name, _, rest = text.partition(":")
     options = {}
     for part in filter(None, rest.split(",")):
@@ -56,6 +54,5 @@ def _registered(group: str) -> EntryPoints:
 
 @cache
 def _all_registered() -> Any:
-    """The entry points of all groups. With 230 installed packages it takes 5 ms to find them, and a search asks for
-    several groups. Its type depends on the version of Python."""
+    """The entry points of all groups, whose type depends on the version of Python. It takes 5 ms to find them."""
     return entry_points()

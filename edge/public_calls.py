@@ -1,7 +1,5 @@
-"""`checked_arguments`: compares every argument of a public class's methods with its annotation. An argument of a wrong
-type would otherwise fail deep inside, with a misleading message. The check takes some microseconds, so code that runs
-often, such as the memory ledger, is not decorated. beartype does the same, but its import takes 70 ms, a sixth of a
-search."""
+"""`checked_arguments`: compares every argument of a public class's methods with its annotation. The check takes some
+microseconds, so code that runs often is not decorated."""
 
 from __future__ import annotations
 
@@ -32,9 +30,9 @@ _LONGEST_LOOK = 10_000
 
 
 def checked_arguments(cls: Class) -> Class:
-    """A class decorator: the constructor and the public methods raise `ArgumentError` for an argument whose type does
-    not match its annotation. Numbers of numpy are numbers, and path-like objects are paths. A string is not a sequence
-    of strings. A string in a path's place must be a possible path."""
+    """A class decorator: the constructor and the public methods raise `ArgumentError` for an argument of another type
+    than annotated. Numbers of numpy are numbers, path-like objects are paths, and a string is no sequence of
+    strings."""
     for name, member in list(vars(cls).items()):
         if name.startswith("_") and name != "__init__":
             continue

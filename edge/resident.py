@@ -1,8 +1,5 @@
-"""The memory the process really holds: anonymous resident bytes, their high-water mark, and trimming of the heap.
-
-The kernel can drop file-backed pages (the code of libraries, a mapped file) at any moment, but not anonymous ones, so a
-memory limit must bound those. It keeps no high-water mark of them alone. Therefore `ResidentWatch` samples.
-"""
+"""The memory the process really holds: anonymous resident bytes, their high-water mark, and trimming of the heap. The
+kernel can drop file-backed pages, and keeps no high-water mark of the others, so `ResidentWatch` samples."""
 
 from __future__ import annotations
 
@@ -47,10 +44,7 @@ def reported_nbytes(field: str) -> int | None:
 
 
 def group_limit(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that the control groups of this process allow, as a container sets them; None without such a limit.
-
-    A process that holds more is killed without a word.
-    """
+    """Bytes that the control groups of this process allow, as a container sets them; None without such a limit."""
     try:
         lines = groups.read_text().splitlines()
     except OSError:
@@ -78,17 +72,14 @@ def trim_heap() -> None:
 
 @cache
 def share_heap() -> bool:
-    """Makes all threads allocate from one heap, if the C library would give each its own (glibc), and returns whether
-    it did. Runs once. A request's arrays are freed to the heap of the thread that ran it, and only that thread's next
-    request uses them again: with eight heaps, the process would hold the memory of eight requests while one runs."""
+    """Makes all threads allocate from one heap (glibc), and returns whether it did. Runs once. With eight heaps the
+    process would hold the memory of eight requests while one runs."""
     return _set_heap(_ARENA_MAX, 1)
 
 
 @cache
 def return_large_blocks() -> bool:
-    """Makes the C library return blocks of 1 MB and more to the system as soon as they are freed (glibc), and returns
-    whether it did. Runs once. Otherwise the bound grows up to 32 MB with the blocks that are freed, and smaller ones
-    stay in a heap with gaps."""
+    """Makes the C library return freed blocks of 1 MB at once (glibc); returns whether it did. Runs once."""
     return _set_heap(_MMAP_THRESHOLD, 1 << 20)
 
 
@@ -99,10 +90,8 @@ def _set_heap(parameter: int, value: int) -> bool:
 
 @cache
 def small_pages() -> bool:
-    """Makes the system give this process and its later children memory in small pages only (Linux), and returns whether
-    it did. Runs once. NumPy asks for huge pages, of 2 MB, for arrays of 4 MB and more, and some systems use them
-    everywhere. Then the first byte that is written makes 2 MB resident, so the memory held would exceed the memory
-    allocated."""
+    """Makes the system give this process and its later children small pages only (Linux), and returns whether it did.
+    Runs once. With huge pages the first byte that is written makes 2 MB resident."""
     if sys.platform != "linux":
         return False
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -155,14 +144,12 @@ class ResidentWatch(Closing):
         self._thread.start()
 
     def sample(self) -> int:
-        """Takes a sample now; returns the anonymous resident bytes."""
         resident = anonymous_resident()
         if resident > self.high_water:
             self.high_water = resident
         return resident
 
     def close(self) -> None:
-        """Takes a last sample, and stops."""
         self.sample()
         self._stop.set()
         self._thread.join()

@@ -1,7 +1,4 @@
-"""Counters for `--stats`, tests and benchmarks, and events that are written as Chrome/Perfetto JSON.
-
-All reported figures come from these counters, so that they agree.
-"""
+"""Counters for `--stats`, tests and benchmarks, and events that are written as Chrome/Perfetto JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +40,6 @@ class Trace:
         return found
 
     def count(self, name: str, amount: float = 1) -> None:
-        """Adds `amount` to a counter."""
         with self._lock:
             self.counters[name] += amount  # type: ignore[assignment]
         if self._main is not None:
@@ -128,7 +124,6 @@ class Trace:
 
     @property
     def recorded(self) -> int:
-        """Number of events that are kept."""
         return len(self._events)
 
     def text(self) -> bytes:

@@ -1,51 +1,45 @@
-"""What a checkpoint's folder says about its model: the architecture, the head and the longest sequence.
-
-The `model_type` of config.json names the architecture. The head is a classifier, `yes` and `no` rows, or a pooling.
-"""
+"""What a checkpoint's folder says about its model: the architecture, the head and the longest sequence."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from edge.errors import ModelError
-from edge.models import bert, deberta, gemma3, gte, jina, modernbert, qwen3
-from edge.models.checkpoint import read_json
-from edge.models.dense import activation_of
+from edge.models import bert, rotary
+from edge.models.checkpoint import Checkpoint, Floats, read_json
 from edge.models.family import Config, Family
-from edge.models.keys import MODULE, NORMALIZE, POOLING, SENTENCES, TRANSFORMER
+from edge.models.keys import DENSE, MODULE, NORMALIZE, POOLING, SENTENCES, TRANSFORMER
 from edge.models.spec import HeadKind, HeadSpec
 
 FAMILIES: dict[str, Family] = {
     "bert": bert.FAMILY,
     "camembert": bert.ROBERTA,
     "data2vec-text": bert.DATA2VEC,
-    "deberta-v2": deberta.FAMILY,
+    "deberta-v2": bert.DEBERTA,
     "distilbert": bert.DISTILBERT,
     "electra": bert.ELECTRA,
-    "gemma3_text": gemma3.FAMILY,
-    "gte": gte.GTE,
-    "jina_bert": jina.FAMILY,
-    "modernbert": modernbert.FAMILY,
+    "gemma3_text": rotary.GEMMA3,
+    "gte": bert.GTE,
+    "jina_bert": bert.JINA,
+    "modernbert": rotary.MODERNBERT,
     "mpnet": bert.MPNET,
-    "new": gte.NEW,
-    "nomic_bert": gte.NOMIC,
-    "qwen2": qwen3.QWEN2,
-    "qwen3": qwen3.FAMILY,
+    "new": bert.NEW,
+    "nomic_bert": bert.NOMIC,
+    "qwen2": rotary.QWEN2,
+    "qwen3": rotary.QWEN3,
     "roberta": bert.ROBERTA,
     "xlm-roberta": bert.ROBERTA,
 }
 
 
 def family_of(config: Config) -> Family:
-    """The family that a config.json belongs to.
-
-    Raises:
-        ModelError: an architecture that is not supported, or a key that may change the results and is not used.
-    """
+    """The family of a config.json. ModelError for another one, or a key that may change the results."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ModelError(f"architecture {kind!r} is not supported; supported: {', '.join(sorted(FAMILIES))}")
@@ -69,17 +63,8 @@ _BOOLEANS = {
 
 
 def detect_head(folder: Path, family: Family, names: Mapping[str, str]) -> HeadSpec:
-    """The head of the model in `folder`.
-
-    Classification weights mean a classifier. Otherwise modules.json describes the head of a sentence-transformers
-    folder. A decoder without modules.json is a reranker with `yes` and `no` rows.
-
-    Args:
-        names: the checkpoint's canonical tensor names.
-
-    Raises:
-        ModelError: the folder names no pooling, or one that is not supported.
-    """
+    """The head of the model in `folder`: a classifier where there are its weights, else as modules.json says, else
+    `yes` and `no` rows of a decoder. `names` are the canonical tensor names. ModelError if no pooling is supported."""
     if "score.weight" in names:
         raise ModelError(
             f"{folder} scores with the tensor score.weight, which is not supported: the text of its pairs is unknown"
@@ -89,7 +74,7 @@ def detect_head(folder: Path, family: Family, names: Mapping[str, str]) -> HeadS
     elif (folder / "modules.json").is_file():
         return _sentence_transformer(folder, family)
     elif family.output is not None:
-        head = qwen3.reranker_head()
+        head = rotary.reranker_head()
     else:
         raise ModelError(
             f"{folder} has neither classification weights nor a modules.json that says how tokens are pooled; "
@@ -110,20 +95,14 @@ def _classifier(folder: Path) -> HeadSpec:
 
 
 def body_folder(folder: Path) -> Path:
-    """The folder with a checkpoint's config.json, tokenizer and weights: `folder`, or the one in it that modules.json
-    names (`0_Transformer` of older sentence-transformers).
-
-    Raises:
-        ModelError: modules.json is broken, or names a place outside the folder.
-    """
+    """The folder with a checkpoint's config.json, tokenizer and weights: `folder`, or what modules.json names."""
     modules = _modules(folder) if (folder / "modules.json").is_file() else []
     places = [module.get("path", "") for module in modules if str(module.get("type", "")).endswith(".Transformer")]
     return folder / _inside(folder, str(places[0] if places else ""))
 
 
 def token_limit(folder: Path, most: int) -> int:
-    """The longest sequence, in tokens: `most`, which the model's tables allow, or a smaller limit from the files of
-    `body_folder`."""
+    """The longest sequence, in tokens: `most`, or a smaller limit from the files of `body_folder`."""
     for file, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         if (folder / file).is_file():
             value = read_json(folder / file).get(key)
@@ -136,8 +115,8 @@ def token_limit(folder: Path, most: int) -> int:
 
 
 def _sentence_transformer(folder: Path, family: Family) -> HeadSpec:
-    """The head of a sentence-transformers folder. Embeddings without a Normalize module get unit length as well if they
-    are compared by their cosine, because searches here compare by inner products."""
+    """The head of a sentence-transformers folder. Embeddings that are compared by their cosine get unit length, because
+    searches here compare by inner products."""
     listed = folder / "modules.json"
     kinds = []
     dense: list[Path] = []
@@ -165,7 +144,7 @@ def _sentence_transformer(folder: Path, family: Family) -> HeadSpec:
     settings = body_folder(folder) / "sentence_bert_config.json"
     if settings.is_file():
         TRANSFORMER.check(settings, read_json(settings))
-    head = qwen3.embedder_head() if family.architecture == "qwen3" else HeadSpec(kind=kind)
+    head = rotary.embedder_head() if family.architecture == "qwen3" else HeadSpec(kind=kind)
     config: dict[str, Any] = {}
     path = folder / "config_sentence_transformers.json"
     if path.is_file():
@@ -175,7 +154,7 @@ def _sentence_transformer(folder: Path, family: Family) -> HeadSpec:
     normalize = "Normalize" in kinds or similarity == "cosine"
     if similarity not in ("cosine", "dot") and not (similarity == "euclidean" and normalize):
         raise ModelError(f"{path}: similarity_fn_name = {similarity!r} is not supported, only cosine and dot")
-    width, activation = activation_of(dense)
+    width, activation = _projected(dense)
     head = replace(_prompted(path, head, config), projection=width, projected=activation)
     return replace(head, kind=kind, normalize=normalize)
 
@@ -235,3 +214,50 @@ def _pooling(path: Path) -> HeadKind:
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         raise ModelError(f"{path}: pooling {' + '.join(modes) or 'none'} is not supported, only cls, mean or lasttoken")
     return _POOLINGS[modes[0]]
+
+
+Projection: TypeAlias = tuple[Floats, Floats]
+"""A matrix [in, out] and a bias [out]."""
+
+_Activation = Literal["identity", "tanh"]
+
+_ACTIVATIONS: dict[object, _Activation] = {
+    "torch.nn.modules.linear.Identity": "identity",
+    "torch.nn.modules.activation.Tanh": "tanh",
+}
+
+
+def _projected(folders: Sequence[Path]) -> tuple[int, _Activation]:
+    """The width after the last of several Dense modules, and its activation; only the last may have one."""
+    width, activation = 0, _ACTIVATIONS["torch.nn.modules.linear.Identity"]
+    for folder in folders:
+        path = folder / "config.json"
+        config = read_json(path)
+        DENSE.check(path, config)
+        name = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+        if activation != "identity" or name not in _ACTIVATIONS:
+            raise ModelError(
+                f"{path}: the activation {name!r} is not supported here, only Identity, and Tanh at the end"
+            )
+        sizes = [config.get("in_features"), config.get("out_features")]
+        if not all(type(size) is int and size > 0 for size in sizes) or (width and sizes[0] != width):
+            raise ModelError(f"{path}: in_features and out_features are {sizes}, after a width of {width}")
+        width, activation = int(config["out_features"]), _ACTIVATIONS[name]
+    return width, activation
+
+
+def read_projection(folders: Sequence[Path], hidden: int) -> Projection:
+    """The product of the modules' matrices, and their bias, after vectors of width `hidden`."""
+    matrix: Floats = np.eye(hidden, dtype=np.float32)
+    bias: Floats = np.zeros(hidden, np.float32)
+    for folder in folders:
+        width = int(read_json(folder / "config.json")["out_features"])
+        with Checkpoint(folder) as checkpoint:
+            if checkpoint.shapes.get("linear.weight") != (width, len(bias)):
+                raise ModelError(f"{folder} has no tensor linear.weight of the shape {[width, len(bias)]}")
+            weight = checkpoint.read("linear.weight").T
+            added = checkpoint.read("linear.bias") if "linear.bias" in checkpoint.shapes else np.float32(0)
+            if np.shape(added) not in ((), (width,)):
+                raise ModelError(f"{folder} has a tensor linear.bias of the shape {list(np.shape(added))}")
+        matrix, bias = matrix @ weight, bias @ weight + added
+    return np.ascontiguousarray(matrix), bias

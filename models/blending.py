@@ -1,11 +1,5 @@
-"""The final order: a reranker's logits mixed with the scores of retrieval.
-
-On domains that it was not trained on, a small cross-encoder ranks worse than the retrievers before it. The retrieval
-scores are independent evidence, so the default order is a weighted sum of both. The reranker was trained on questions
-and titles. Its share is therefore more than half for a query of one sentence, and close to zero for a description of
-several sentences. The share depends on the query alone, so it is known before the pass, and pruning can use it. The
-shares were fitted by leaving whole domains out in turn (the table is in docs/default-order.md).
-"""
+"""The final order: a reranker's logits mixed with the scores of retrieval. The share depends on the query alone, so
+pruning can use it; the table is in docs/default-order.md."""
 
 from __future__ import annotations
 
@@ -20,13 +14,10 @@ from edge.text.sentences import sentences
 Floats64 = npt.NDArray[np.float64]
 
 Retrieved = bool | Sequence[float]
-"""The result of retrieval for a list of candidates. A sequence gives the score of each candidate. True means that the
-candidates are in retrieval's order, best first, and that their scores are unknown. False means that the candidates are
-in no order."""
+"""The result of retrieval: the score of each candidate; True if best first; False if in no order."""
 
 BM25_WEIGHT = 0.2
-"""Weight of BM25 beside the vectors' 0.8 in the fused order of documents: chosen on the train halves of judged sets
-(benchmark `search-quality`)."""
+"""Weight of BM25 beside the vectors' 0.8: chosen on the train halves of judged sets (benchmark `search-quality`)."""
 
 WEIGHT = 0.62
 """The reranker's share of the mix for a query of one sentence."""
@@ -38,8 +29,7 @@ LONG = 4
 """A query with at least this many sentences is long. From one sentence up to this number the share falls linearly."""
 
 COMPARED = 60
-"""The best scores of retrieval that the others are compared with. So a candidate's part does not depend on the size of
-the pool, if at least so many are known."""
+"""The best scores of retrieval that the others are compared with, whatever the size of the pool."""
 
 _SENTENCE = 25
 """This many words count as one sentence, for queries that have no full stops."""
@@ -55,8 +45,7 @@ def share_of(query: str) -> float:
 
 
 def standard(scores: Floats64) -> Floats64:
-    """The scores scaled along the last axis so that the `COMPARED` best have mean 0 and standard deviation 1; zeros
-    where these are equal."""
+    """The scores scaled along the last axis, so that the `COMPARED` best have mean 0 and deviation 1."""
     largest = np.abs(scores).max(-1, keepdims=True, initial=0.0)
     scores = scores / np.where(largest > 0, largest, 1.0)  # squares of large scores would overflow
     best = np.sort(scores, axis=-1)[..., -COMPARED:]
@@ -70,12 +59,8 @@ def retrieval_scores(count: int) -> Floats64:
 
 
 def retrieved_scores(count: int, retrieved: Retrieved) -> Floats64 | None:
-    """The retrieval scores of ``count`` candidates and of any that follow them, higher is better; None if the
-    candidates are unordered.
-
-    Raises:
-        InputError: there are fewer scores than candidates, or a score is not a finite number.
-    """
+    """The retrieval scores of ``count`` candidates and of any that follow, higher is better; None if unordered.
+    InputError if there are too few, or one is not finite."""
     if isinstance(retrieved, bool):
         return retrieval_scores(count) if retrieved else None
     try:
@@ -90,24 +75,16 @@ def retrieved_scores(count: int, retrieved: Retrieved) -> Floats64 | None:
 
 
 def sharpness(weight: float = WEIGHT) -> float:
-    """The factor for the log-odds of a blend, below 1 where the reranker's share is small. On the scale of the logits
-    retrieval's part grows as the share falls. Without the factor the best candidates' probabilities would all be
-    almost 1, and could not be told apart.
-    """
+    """The factor for the log-odds of a blend, below 1 where the reranker's share is small, so that the best candidates'
+    probabilities can be told apart."""
     return min(1.0, weight / WEIGHT)
 
 
 def prior_logits(retrieved: Floats64, weight: float = WEIGHT) -> Floats64:
-    """The amount that each candidate's retrieval score adds to its logit, in standard deviations of the pool's logits.
+    """What each retrieval score adds to its logit, in standard deviations of the pool's logits.
 
-    ``logits + logits.std() * prior_logits(retrieved)`` orders the pool as ``weight * z(logits) + (1 - weight) *
-    z(retrieved)`` does, where z standardizes over the candidates. On the scale of the logits single candidates can be
-    scored without their pool. The sigmoid of this sum, made less
-    steep by `sharpness`, is the score.
-
-    Raises:
-        ValueError: the weight is not within 0 (exclusive) and 1.
-    """
+    ``logits + logits.std() * prior_logits(retrieved)`` orders as ``weight * z(logits) + (1 - weight) * z(retrieved)``
+    (z standardizes). The sigmoid of the sum, less steep by `sharpness`, is the score."""
     if not 0.0 < weight <= 1.0:
         raise ValueError(f"blend weight {weight} is not within 0 (exclusive) and 1")
     return standard(retrieved) * (1 - weight) / weight

@@ -1,9 +1,5 @@
-"""The calibration of a packed model, stored beside it: how far the scores after each layer are from the final scores,
-and after which layers a probe predicts them better than the model's own head.
-
-`calibration.json` holds the errors, the margins, the measured effect of pruning with these margins, and the probes if
-there are any. All are in one file, so that errors and probes always belong together. The file carries a checksum.
-"""
+"""The calibration of a packed model, stored beside it as `calibration.json`: how far the scores after each layer are
+from the final ones, and after which layers a probe predicts them better than the model's own head."""
 
 from __future__ import annotations
 
@@ -30,18 +26,8 @@ _REMEDY = "`edge models calibrate` makes a new one in its place, and `--threshol
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured effect of pruning on the calibration queries, for one number of results.
-
-    Attributes:
-        k: number of results requested.
-        candidates: size of the pools; larger pools were cut to this size.
-        mode: `top-k` or `ranked`.
-        retrieved: whether the scores of retrieval were blended in.
-        precision: Precision@K with pruning.
-        full_precision: Precision@K at full depth.
-        overlap: share of the K results of full depth that pruning found as well.
-        evaluations: share of layer x candidate evaluations that pruning still computed.
-    """
+    """The effect of pruning on the calibration queries for `k` results of pools of `candidates`: Precision@K with and
+    without it, the share of full depth's results found, and of layer x candidate evaluations computed."""
 
     k: int
     candidates: int
@@ -55,13 +41,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Lens:
-    """Linear probes that predict the final logit after each layer. Their input is the vector that
-    `edge.runtimes.scoring.lens_input` takes from the hidden states.
-
-    Attributes:
-        weight: [layers, hidden] fp32.
-        bias: [layers] fp32.
-    """
+    """Linear probes that predict the final logit after each layer from `edge.runtimes.scoring.lens_input`: weight
+    [layers, hidden] and bias [layers], fp32."""
 
     weight: npt.NDArray[np.float32]
     bias: npt.NDArray[np.float32]
@@ -74,11 +55,7 @@ class Lens:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Lens:
-        """The probes from a document that `to_json` wrote.
-
-        Raises:
-            ValueError, KeyError, TypeError: the document does not have the form that `to_json` writes.
-        """
+        """The probes from a document that `to_json` wrote; ValueError, KeyError or TypeError if it has another form."""
         weight, bias = (np.frombuffer(base64.b64decode(document[name]), "<f4") for name in ("weight", "bias"))
         shape = document["layers"], document["hidden"]
         return cls(weight.reshape(shape).astype(np.float32), bias.reshape(shape[0]).astype(np.float32))
@@ -90,19 +67,12 @@ class Lens:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A prediction of a pool's final logits after each layer, with the errors and margins by which pruning uses it.
+    """A prediction of a pool's final logits, with the errors and margins by which pruning uses it; lists have [layers +
+    1] entries, the first for candidates that no layer has read.
 
-    All lists have [layers + 1] entries: the first is for candidates that no layer has read, the others are for the
-    layers in order. After the last layer the prediction is the logit itself.
-
-    Attributes:
-        slopes, pulls, offsets: the final logit is predicted as slope * logit + pull * z + offset, where z is the
-            candidate's standardized score in retrieval.
-        errors: standard deviation of the prediction's error within a pool; infinite after a layer whose prediction is
-            no better than a constant.
-        margins: by mode, pairs of a share of results in the pool and a number of standard deviations of the difference
-            of two errors. A candidate that is predicted to lie further than this below the results is pruned.
-    """
+    The final logit is slope * logit + pull * z + offset, with z the standardized retrieval score. `errors` are standard
+    deviations within a pool, infinite where useless. `margins`, by mode: pairs of a share of results in the pool and
+    the deviations below the results beyond which a candidate is pruned."""
 
     slopes: tuple[float, ...]
     pulls: tuple[float, ...]
@@ -131,11 +101,7 @@ class Forecast:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Forecast:
-        """The forecast from a document that `to_json` wrote.
-
-        Raises:
-            ValueError, KeyError, TypeError: the document does not have the form that `to_json` writes.
-        """
+        """The forecast that `to_json` wrote; ValueError, KeyError or TypeError for another form."""
         slopes, pulls, offsets = (tuple(map(float, document[name])) for name in ("slopes", "pulls", "offsets"))
         errors = tuple(math.inf if error is None else float(error) for error in document["errors"])
         margins = {
@@ -153,18 +119,9 @@ class Forecast:
 class Calibration:
     """Predictions of a model's final scores after each layer, and the measured effect of pruning by them.
 
-    Attributes:
-        fingerprint: of the packed model that was measured; the calibration of another model is ignored.
-        target: share of full depth's results that pruning was asked to keep.
-        queries, candidates: size of the calibration set.
-        lens_layers: layers (the first is 1) after which the lens gives the scores. After the others the head does.
-        alone: forecast for texts in no order.
-        blended: forecast for texts that a retriever found. Retrieval scores correlate with the final logits, even
-            before the first layer, and retrieval's share of the blend is known from the beginning. So fewer candidates
-            are in doubt, and a smaller margin is enough.
-        spread: standard deviation of the final logits within a pool. Retrieval's share of a blend is scaled by it.
-        points: the measured effect of the margins on the calibration queries.
-    """
+    `fingerprint` is the measured model's, `target` the share of full depth's results to keep. The lens scores after
+    `lens_layers` (the first is 1). The forecast is `alone` for texts in no order, `blended` for those that a retriever
+    found. `spread`: standard deviation of the final logits within a pool, by which retrieval's share is scaled."""
 
     fingerprint: str
     target: float
@@ -178,15 +135,10 @@ class Calibration:
     lens: Lens | None = field(default=None, compare=False)
 
     def forecast(self, *, retrieved: bool) -> Forecast:
-        """The forecast for texts that a retriever found, or the forecast for texts in no order."""
         return self.blended if retrieved else self.alone
 
     def save(self, directory: Path) -> None:
-        """Writes the file beside the model, with a checksum, in place of an older one.
-
-        Raises:
-            StorageError: the directory cannot be written; the older calibration stays in force.
-        """
+        """Writes the file in place of an older one. StorageError if it cannot; the older one stays."""
         document = asdict(self)
         document |= {"alone": self.alone.to_json(), "blended": self.blended.to_json()}
         document["version"] = VERSION
@@ -195,11 +147,7 @@ class Calibration:
 
     @classmethod
     def load(cls, directory: Path, fingerprint: str) -> Calibration | None:
-        """The calibration stored beside a model; None if there is none, or it belongs to other weights.
-
-        Raises:
-            CorruptBlock: the file is damaged, or was written by another version.
-        """
+        """The calibration beside a model; None without one for its weights. CorruptBlock if damaged."""
         path = directory / FILE
         try:
             document = read_sealed(path)

@@ -1,8 +1,5 @@
-"""A Hugging Face checkpoint, read a few rows at a time with positioned reads through the safetensors header.
-
-The header is parsed here, because the safetensors package reads BF16 with PyTorch only. The file is not mapped: a
-container's limit for all resident memory would count the mapped pages of a 2 GB file.
-"""
+"""A Hugging Face checkpoint, read a few rows at a time through the safetensors header, without mapping: a container's
+limit would count mapped pages."""
 
 from __future__ import annotations
 
@@ -50,11 +47,7 @@ class WeightSource(Protocol):
         """Names and shapes of all tensors."""
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Floats:
-        """Rows start ... stop of a tensor as fp32 [stop - start, ...].
-
-        Raises:
-            ModelError: a value is NaN or infinite; the message names the tensor.
-        """
+        """Rows start ... stop of a tensor as fp32 [stop - start, ...]. ModelError for NaN or infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +62,7 @@ class Checkpoint(Closing):
     """The safetensors file, or files, of one folder, open for reading."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Reads the headers.
-
-        Raises:
-            ModelError: there is no safetensors file, or its header is broken, or it is truncated.
-        """
+        """Reads the headers. ModelError if there is no intact safetensors file."""
         self.folder = Path(folder)
         self.files = _weight_files(self.folder)
         self._entries: dict[str, _SafeTensor] = {}
@@ -125,7 +114,6 @@ class Checkpoint(Closing):
                         self._shapes[own] = shape
 
     def close(self) -> None:
-        """Closes the files."""
         for file in self._open.values():
             file.close()
         self._open.clear()
@@ -207,11 +195,7 @@ def _header(path: Path) -> dict[str, _SafeTensor]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file.
-
-    Raises:
-        ModelError: the file is missing or holds no JSON object.
-    """
+    """A JSON object from a file; ModelError if there is none."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -224,8 +208,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def wanted(names: Iterable[str]) -> list[str]:
-    """The files of a Hugging Face folder and of its modules that a pack needs, the small ones first. The weights are
-    one file or, without it, the shards."""
+    """The files of a Hugging Face folder that a pack needs, small ones first, shards only without one file."""
     present = set(names)
     places = ("", *sorted({found[0] for name in present if (found := _MODULE.match(name))}))
     chosen = [place + name for place in places for name in DESCRIPTIONS if place + name in present]

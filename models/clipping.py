@@ -1,20 +1,16 @@
-"""`Clip`: the beginning of a long text, cut at a place where no tokenizer joins the characters on the two sides.
+"""`Clip`: the beginning of a long text, cut at a place where no tokenizer joins the characters on the two sides: to
+tokenize megabytes takes hundreds of times their memory.
 
-To tokenize a document of megabytes takes seconds, and hundreds of times the document's size in memory. A model reads
-only the first few hundred tokens.
-
-A text without spaces can be cut only at places where a tokenizer might join both sides. Then only the settled ids are
-used: those that stay the same for every possible continuation of the text. Two facts show which ids are settled:
+A text without spaces can be cut only where a tokenizer might join both sides. Then only the settled ids are used, the
+same for every continuation:
 
 1. Pre-tokenizers go from left to right and look ahead one character at most. If a text ends between two plain
-   characters (`_PLAIN`), all its pre-tokens except the last are also pre-tokens of every longer text.
+characters (`_PLAIN`), all its pre-tokens except the last are also pre-tokens of every longer text.
+
 2. Inside the last pre-token, Unigram and BPE are closed under prefixes: if a token of a word ends at position p, the
-   tokens before p are the tokens of the word's first p characters. (Unigram: the best path to the end contains the
-   best path to p. BPE: no merge crossed p, so the merges to the left of p were made in the same order as without the
-   rest of the word.) No token is longer than `longest` characters. Every longer word therefore has a token that ends
-   within the last `longest` positions of the known beginning. Tokenize the beginning up to each of these positions:
-   the ids that all these results start with are the first ids of every longer word.
-"""
+tokens before p are those of the word's first p characters. No token is longer than `longest` characters, so every
+longer word has a token that ends within the last `longest` positions of the known beginning. Tokenize the beginning up
+to each of these: the ids that all results start with are the first ids of every longer word."""
 
 from __future__ import annotations
 
@@ -37,8 +33,7 @@ _PLAIN = (
     "\U0001f400-\U0001f64f"  # emoji, but no skin colours
 )
 _PAIR = re.compile(f"[{_PLAIN}]{{2}}")
-"""Two characters that no normalization joins: neither composes with the character before it, and the two do not form
-one grapheme."""
+"""Two characters that no normalization joins."""
 
 _NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled", "StripAccents"}
 _SPACES = ({"String": " "}, {"Regex": " {2,}"})
@@ -50,24 +45,13 @@ QWEN_PATTERN = (
 
 
 class Clip:
-    """The beginning of a text that probably has `tokens` tokens.
-
-    Attributes:
-        text: the beginning, or the whole text.
-        cut: there is more than `text`.
-        open: the text after the clip may change the clip's last tokens (see `settled`).
-    """
+    """The beginning of a text that probably has `tokens` tokens. `cut`: there is more; `open`: the text after it may
+    change its last tokens (see `settled`)."""
 
     __slots__ = ("_chars", "_inseparable", "_lead", "_whole", "cut", "open", "text")
 
     def __init__(self, whole: str, tokens: int, *, lead: str = "", inseparable: Sequence[str] | None = None) -> None:
-        """Takes the first clip.
-
-        Args:
-            lead: text that is put before `whole`.
-            inseparable: strings that must not be cut in two. None if a cut is allowed only between words; a text
-                without spaces is then taken whole.
-        """
+        """`lead` goes before `whole`. `inseparable` strings are not cut; None allows cuts between words only."""
         self._whole = whole
         self._lead = lead
         self._inseparable = inseparable
@@ -99,8 +83,7 @@ class Clip:
 
 
 def _word_start(head: str, end: int) -> int:
-    """The last space before `end` that is followed by a word, 0 if there is none. Tokenizers always split before such a
-    space. (In a run of spaces all but the last may be one token, and a combining mark can join the space before it.)"""
+    """The last space before `end` that a word follows, 0 if none. Tokenizers always split before it."""
     while (end := head.rfind(" ", 0, end)) > 0:
         if head[end + 1].isalnum():
             return end
@@ -108,8 +91,7 @@ def _word_start(head: str, end: int) -> int:
 
 
 def _seam(head: str, end: int, inseparable: Sequence[str]) -> int:
-    """The last place up to `end` that is between two plain characters and inside no inseparable string, 0 if there is
-    none."""
+    """The last place up to `end` between two plain characters and inside no inseparable string, 0 if there is none."""
     while end > 0:
         starts = (head.find(token, max(0, end + 1 - len(token)), end - 1 + len(token)) for token in inseparable)
         within = min((start for start in starts if start >= 0), default=end)
@@ -131,13 +113,8 @@ def inseparable(tokenizer: Tokenizer) -> list[str] | None:
 
 
 def settled(tokenizer: Tokenizer, encoding: Encoding, most: int, longest: Callable[[], int]) -> int:
-    """The number of settled ids at the start of an open clip's encoding.
-
-    Args:
-        encoding: of a clip that was made with the tokenizer's `inseparable`.
-        most: number of ids the caller needs; ids after these are not examined.
-        longest: gives the length of the tokenizer's longest piece, in characters. It is called only if it is needed.
-    """
+    """The number of settled ids at the start of an open clip's encoding. Ids after `most` are not examined; `longest`,
+    the longest piece in characters, is called only if needed."""
     words, ids = encoding.word_ids, encoding.ids
     start = words.index(words[-1]) if words else 0
     if start >= most or not _closed_under_prefixes(tokenizer.model):

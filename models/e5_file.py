@@ -63,19 +63,11 @@ class _Tensor:
 
 
 class E5File(Closing):
-    """The file, open for reading: a source of weights (`checkpoint.WeightSource`), and of a tokenizer.
-
-    Attributes:
-        config: the content of the model's Hugging Face config.json.
-    """
+    """The file, open for reading: a source of weights (`checkpoint.WeightSource`), of a tokenizer, and of the Hugging
+    Face `config`."""
 
     def __init__(self, path: Path) -> None:
-        """Reads everything but the weights.
-
-        Raises:
-            ModelError: the file is in another format, or is truncated.
-            StorageError: the file cannot be read.
-        """
+        """Reads everything but the weights. ModelError if the file is in another format, or is truncated."""
         self.path = path
         with as_storage_error(f"{path} cannot be read"):
             self._nbytes = path.stat().st_size
@@ -91,11 +83,7 @@ class E5File(Closing):
         return {name: tensor.shape for name, tensor in self._tensors.items()}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Floats:
-        """Rows start ... stop of a tensor as fp32 [stop - start, ...].
-
-        Raises:
-            ModelError: the file ends inside the tensor, or a value is NaN or infinite.
-        """
+        """Rows start ... stop of a tensor as fp32 [stop - start, ...]."""
         tensor = self._tensors[name]
         stop = tensor.shape[0] if stop is None else stop
         width = int(np.prod(tensor.shape[1:], dtype=np.int64))
@@ -114,20 +102,11 @@ class E5File(Closing):
         return values.reshape(stop - start, *tensor.shape[1:])
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
     def write_tokenizer(self, path: Path) -> None:
-        """Writes the tokenizer as a tokenizer.json for `tokenizers`.
-
-        The file lists the replacement of each single character. The replacements are those of NFKC, except that some
-        characters are removed or become spaces. NFKC also joins letters with their accents, as the original tokenizer
-        does.
-
-        Raises:
-            ModelError: a character has any other replacement.
-            StorageError: `path` cannot be written.
-        """
+        """Writes the tokenizer as a tokenizer.json. The file's replacements of characters must be those of NFKC, except
+        that some are removed or become spaces."""
         removed: list[str] = []
         spaces: list[str] = []
         for character, becomes in self._replaced.items():
@@ -260,12 +239,7 @@ def pack_e5(
     origin: Mapping[str, str],
     progress: Progress | None = None,
 ) -> PackedModel:
-    """Packs the model from such a file. The arguments are those of `pack.pack_weights`.
-
-    Raises:
-        ModelError: the file is damaged.
-        StorageError: the disk refused; nothing is left behind.
-    """
+    """Packs the model from such a file, as `pack.pack_weights`."""
     check_precision(precision)
     with Staging(target) as staging, E5File(source) as weights:
         tokenizer = staging.path / TOKENIZER

@@ -1,5 +1,4 @@
-"""Small models that were fitted on a reranker's judgements and are stored beside it, for example for the probability
-that the passages hold an answer. `evidence.json` holds one model per name, and a checksum."""
+"""Small models fitted on a reranker's judgements, stored beside it in `evidence.json`, one per name."""
 
 from __future__ import annotations
 
@@ -28,12 +27,7 @@ _FLAT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Logistic:
-    """A fitted model.
-
-    Attributes:
-        weights: one weight for the standardized value of each signal, then the constant.
-        mean, scale: of each signal, to standardize it.
-    """
+    """A fitted model: a weight for each signal, standardized by `mean` and `scale`, then the constant."""
 
     weights: tuple[float, ...]
     mean: tuple[float, ...]
@@ -50,19 +44,12 @@ class Logistic:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Logistic:
-        """The model from a document that `to_json` wrote."""
         return cls(*(tuple(float(v) for v in stored[name]) for name in ("weights", "mean", "scale")))
 
 
 def fit(signals: Floats, right: npt.NDArray[np.bool_], *, ridge: float = 1.0) -> Logistic:
-    """Fits a ridge logistic regression by Newton's method.
-
-    Args:
-        signals: [n, signals].
-        right: [n], whether each example is a positive one.
-        ridge: penalty on the squared weights. The constant has a very small penalty, so that the fit has a solution
-            even if all examples are of one class.
-    """
+    """Fits a ridge logistic regression on `signals` [n, signals] and `right` [n] by Newton's method. The constant has a
+    very small penalty, so that one class alone has a solution."""
     mean, scale = signals.mean(axis=0), np.maximum(signals.std(axis=0), _SMALLEST)
     values = with_constant((signals - mean) / scale)
     penalty = np.diag([*[ridge] * (values.shape[1] - 1), 1e-2])
@@ -84,7 +71,6 @@ def log_odds(chance: float) -> float:
 
 
 def with_constant(values: Floats) -> Floats:
-    """The signals [n, signals] with a column of ones appended."""
     return np.hstack((values, np.ones((len(values), 1))))
 
 
@@ -101,14 +87,12 @@ RESULT_SIGNALS = ("blend", "best")
 
 
 ANSWER_SIGNALS = ("passage", "window", "reader", "words", "ahead")
-"""The log-odds of the reranker's probability for a passage and for the words that are shown of it, and of the reader's
-for its best answer in these words; the share of the question's words that they hold; and by how much their log-odds
-exceed the median of all words that could be shown. The last two are what domains have in common."""
+"""The reranker's log-odds of a passage and of the words shown, and the reader's of its best answer in these; the share
+of the question's words that they hold; and by how much they exceed the median."""
 
 CHOICE, UNIT, WINDOW = "choice of a window", "answers in a unit", "answers in a window"
-"""The names of the models of these signals: one tells which of a question's windows is shown, and was fitted on all
-windows; the other two tell the probabilities that the unit around the reader's answer and that the shown window hold
-the answer, and were fitted on the windows that the first one chooses."""
+"""The names of the models of these signals: which window is shown, and the probabilities that the unit around the
+reader's answer and the shown window hold the answer."""
 
 
 def results_name(embedder: str) -> str:
@@ -123,15 +107,7 @@ def result_signals(blended: Sequence[float]) -> list[list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One fitted model.
-
-    Attributes:
-        signals: the names of the model's signals, in order; another list means that another version fitted the model.
-        model: turns the signals into a probability.
-        threshold: smallest probability that counts as found.
-        embedder: name of the embedder that gave the cosines among the signals; the model is valid for this one only.
-        examples: number of examples that the model was fitted on.
-    """
+    """A fitted model, valid for these `signals` and `embedder`. `threshold`: smallest probability of found."""
 
     signals: tuple[str, ...]
     model: Logistic
@@ -145,12 +121,7 @@ class Evidence:
 
 
 def load(reranker: PackedModel, name: str, signals: tuple[str, ...]) -> Evidence | None:
-    """The model called `name` that is stored beside a reranker; None if there is none for its weights, or if it was
-    fitted on other signals.
-
-    Raises:
-        CorruptBlock: the file is damaged.
-    """
+    """The model `name` beside a reranker; None without one for its weights and signals. CorruptBlock."""
     directory = reranker.path
     stored = _read(directory / FILE)
     entry = stored.get("models", {}).get(name) if stored.get("fingerprint") == reranker.fingerprint else None
@@ -167,12 +138,7 @@ def load(reranker: PackedModel, name: str, signals: tuple[str, ...]) -> Evidence
 
 
 def save(reranker: PackedModel, models: Mapping[str, Evidence]) -> None:
-    """Writes models by name beside a reranker. Stored models that were fitted on other weights, and those of a damaged
-    file, are dropped.
-
-    Raises:
-        StorageError: the directory cannot be written.
-    """
+    """Writes models by name beside a reranker, and drops those of other weights or of a damaged file."""
     path = reranker.path / FILE
     try:
         stored = read_sealed(path) or {}
@@ -188,11 +154,7 @@ def save(reranker: PackedModel, models: Mapping[str, Evidence]) -> None:
 
 
 def verify(directory: Path) -> None:
-    """Checks the file beside a reranker, if there is one.
-
-    Raises:
-        CorruptBlock: the file is damaged.
-    """
+    """Checks the file beside a reranker, if there is one. CorruptBlock if it is damaged."""
     _read(directory / FILE)
 
 

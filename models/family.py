@@ -80,11 +80,7 @@ class Family:
     keys: Keys = field(default_factory=Keys)
 
     def check(self, config: Config) -> None:
-        """Checks that every key of a config.json is used here, or changes no result.
-
-        Raises:
-            ModelError: a key is not known, or has a value that is not supported; the message names it.
-        """
+        """Checks that every key is used here, or changes no result. ModelError names the first other one."""
         named = config.get("auto_map")
         known = isinstance(named, dict) and all(str(name).startswith(f"{self.code}--") for name in named.values())
         own = {"sentence_transformers", *(["auto_map"] if known else [])}
@@ -104,7 +100,6 @@ class Family:
         )
 
     def place(self, layer: int) -> str:
-        """What the canonical names of a layer's tensors begin with."""
         return self.layer["qkv.weight"][0].partition("{i}")[0] + f"{layer}."
 
     def parts(self, name: str, layer: int) -> list[str]:
@@ -139,11 +134,7 @@ def part_rows(layer: LayerSpec, tensor: TensorSpec, parts: int) -> list[int]:
 
 
 def whole(config: Config, key: str) -> int:
-    """A positive whole number of the config.
-
-    Raises:
-        ModelError: the key is missing, or its value is not a positive whole number.
-    """
+    """A positive whole number of the config; ModelError for anything else."""
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise ModelError(f"config.json: {key} is {value!r}, a positive number is needed")
@@ -151,11 +142,7 @@ def whole(config: Config, key: str) -> int:
 
 
 def number(config: Config, key: str, default: float) -> float:
-    """A number of the config that is not negative, or `default` where the config has none.
-
-    Raises:
-        ModelError: the value is not such a number.
-    """
+    """A number of the config that is not negative, or `default` where the config has none."""
     value = config.get(key, default)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
         raise ModelError(f"config.json: {key} is {value!r}, a number is needed")
@@ -163,11 +150,7 @@ def number(config: Config, key: str, default: float) -> float:
 
 
 def activation(config: Config, default: str, key: str = "hidden_act") -> Activation:
-    """Our name of the config's activation, or of the architecture's `default` where the config has none.
-
-    Raises:
-        ModelError: no runtime here computes the activation.
-    """
+    """Our name of the config's activation, or of `default`. ModelError if no runtime computes it."""
     name = config.get(key, default)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         known = ", ".join(sorted(ACTIVATIONS))

@@ -1,8 +1,5 @@
-"""What each key of a checkpoint's JSON files does here: it is used, it changes no result, or its value is refused.
-
-A key that is in none of these tables is refused by name unless it is null: it may change the results, and a model that
-gives other numbers than the one that was trained looks like a bad model, not like an error.
-"""
+"""What each key of a checkpoint's JSON files does here: it is used, it changes no result, or its value is refused. An
+unknown key is refused by name unless it is null: it may change the results."""
 
 from __future__ import annotations
 
@@ -24,24 +21,14 @@ OFF = (False, None)
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one kind of JSON file.
-
-    Attributes:
-        used: keys that the code reads.
-        harmless: keys without influence on the results of one pass in fp32 without dropout.
-        accepted: keys that the code does not read, with the values for which that is right.
-    """
+    """The keys of a JSON file: used, harmless to a pass in fp32 without dropout, or accepted by value."""
 
     used: frozenset[str] = frozenset()
     harmless: frozenset[str] = frozenset()
     accepted: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
     def check(self, file: str | Path, content: Mapping[str, Any]) -> None:
-        """Checks all keys of a file.
-
-        Raises:
-            ModelError: a key is not known, or has a value that would change the results. The message names it.
-        """
+        """Checks all keys of a file. ModelError names the first that is unknown or has another value."""
         for key, value in content.items():
             if key in self.accepted:
                 if not any(value == known and type(value) is type(known) for known in self.accepted[key]):
@@ -142,11 +129,12 @@ POOLING = Keys(
     harmless=words("word_embedding_dimension embedding_dimension"),
     accepted={"include_prompt": (True, None)},
 )
+DENSE = Keys(
+    used=words("in_features out_features bias activation_function"),
+    accepted={"module_input_name": ("sentence_embedding", None), "module_output_name": ("sentence_embedding", None)},
+)
 NORMALIZE = Keys(
-    accepted={
-        "module_input_name": ("sentence_embedding", None),
-        "module_output_name": ("sentence_embedding", None),
-    }
+    accepted={"module_input_name": ("sentence_embedding", None), "module_output_name": ("sentence_embedding", None)}
 )
 
 _PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -179,11 +167,7 @@ TOKENIZER = Keys(
 
 
 def check_tokenizer(folder: Path, tokenizer: Tokenizer, spec: ModelSpec) -> None:
-    """Checks that tokenizer_config.json and sentence_bert_config.json say nothing that tokenizer.json does not do.
-
-    Raises:
-        ModelError: a key is not supported, or the files contradict each other. The message names the key.
-    """
+    """Checks that tokenizer_config.json and sentence_bert_config.json say nothing that tokenizer.json does not do."""
     path = folder / "sentence_bert_config.json"
     if path.is_file() and read_json(path).get("do_lower_case") and not _lowers(tokenizer):
         raise ModelError(f"{path}: do_lower_case = True, but tokenizer.json keeps capital letters; save it anew")
@@ -265,11 +249,7 @@ def _attributes(token: Any) -> dict[str, Any]:
             "normalized": normalized,
             **{flag: token.get(flag, False) for flag in flags},
         }
-    return {
-        "content": token.content,
-        "normalized": token.normalized,
-        **{flag: getattr(token, flag) for flag in flags},
-    }
+    return {"content": token.content, "normalized": token.normalized, **{flag: getattr(token, flag) for flag in flags}}
 
 
 def _mapping(path: Path, config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

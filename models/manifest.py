@@ -1,7 +1,4 @@
-"""The folder of a packed model: it appears whole or not at all, and `edge.json` describes its content.
-
-A folder is built beside its target, flushed to disk, and then renamed.
-"""
+"""The folder of a packed model, described by `edge.json`: built beside its target, flushed, then renamed."""
 
 from __future__ import annotations
 
@@ -30,19 +27,13 @@ _READERS = 5
 
 
 class Staging:
-    """A temporary sibling directory of `target`, as a context manager. On exit without `commit` it is removed.
+    """A temporary sibling directory of `target`, removed on exit without `commit`.
 
-    An existing pack at `target` stays until the new one is complete. The swap is two renames. If the process is killed
-    between them, the old pack is left under a hidden name, and `recover` renames it back. Every reader calls `is_pack`
-    or `recover` before it reads `target`.
-    """
+    The swap is two renames. After a kill between them the old pack is left under a hidden name; every reader first
+    calls `is_pack` or `recover`."""
 
     def __init__(self, target: str | Path) -> None:
-        """Prepares to write `target`.
-
-        Raises:
-            StorageError: `target` exists and is neither a pack nor an empty directory, so it is not overwritten.
-        """
+        """Prepares to write `target`. StorageError if it is neither a pack nor an empty directory."""
         self.target = Path(os.path.abspath(target))
         if self.target.exists() and not _replaceable(self.target):
             raise StorageError(f"{self.target} exists and is not a packed model; it is not overwritten")
@@ -61,11 +52,7 @@ class Staging:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def commit(self) -> None:
-        """Renames the directory to `target`.
-
-        Raises:
-            StorageError: the disk refused; the old pack at `target` is still there.
-        """
+        """Renames the directory to `target`. StorageError if the disk refuses; the old pack is still there."""
         previous = _previous(self.target)
         with as_storage_error(f"{self.target} cannot be put in place"):
             for file in self.path.iterdir():
@@ -85,8 +72,7 @@ class Staging:
             shutil.rmtree(previous, ignore_errors=True)
 
     def _appear(self, previous: Path) -> None:
-        """Renames the new directory to `target`. If a reader has restored the old pack between the two renames, the old
-        pack is moved aside again."""
+        """Renames the new directory to `target`, and an old pack that a reader has restored meanwhile aside."""
         for _ in range(_READERS):
             with suppress(OSError):
                 os.rename(self.path, self.target)
@@ -103,11 +89,7 @@ class Staging:
 
 
 def recover(target: Path) -> None:
-    """Renames a pack back to `target` if a process was killed in the middle of a swap.
-
-    Raises:
-        StorageError: the pack is there, but cannot be renamed.
-    """
+    """Renames a pack back to `target` if a process was killed in the middle of a swap."""
     previous = _previous(target)
     if os.path.isdir(previous) and not os.path.exists(target):  # Path's methods raise OSError if a name is too long
         try:
@@ -121,21 +103,12 @@ def recover(target: Path) -> None:
 
 
 def recover_all(folder: Path) -> None:
-    """Calls `recover` for every pack in a folder whose replacement was interrupted.
-
-    Raises:
-        StorageError: as `recover`.
-    """
     for previous in sorted(folder.glob(f".*{_PREVIOUS}")):
         recover(folder / previous.name[1 : -len(_PREVIOUS)])
 
 
 def is_pack(target: Path) -> bool:
-    """Whether there is a packed model at a path. An interrupted replacement is first undone with `recover`.
-
-    Raises:
-        StorageError: as `recover`.
-    """
+    """Whether there is a packed model at a path; first undoes an interrupted replacement."""
     recover(target)
     return os.path.isfile(target / MANIFEST)
 
@@ -157,19 +130,8 @@ BUNDLED = Path(__file__).parent / "bundled"
 
 @dataclass(frozen=True, slots=True)
 class PackManifest:
-    """The content of `edge.json`.
-
-    Attributes:
-        name: the model's name.
-        spec: the model's shapes.
-        sources: sha256 of each file that the model was packed from.
-        origin: the origin of those files, such as a hub repository and its revision.
-        blocks: every block's place and checksum.
-        tables: the row tables.
-        data_nbytes: size of the data file.
-        tokenizer_sha256: sha256 of the tokenizer.json beside `edge.json`.
-        vocabulary_sha256: sha256 of the table of the tokenizer's pieces (see `partial`), if there is one.
-    """
+    """The content of `edge.json`: `sources` are the sha256 of the files it was packed from, `vocabulary_sha256` that of
+    the table of the tokenizer's pieces, if there is one."""
 
     name: str
     spec: ModelSpec
@@ -182,11 +144,6 @@ class PackManifest:
     vocabulary_sha256: str | None = None
 
     def write(self, folder: Path) -> None:
-        """Writes `edge.json` into a folder.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
         content: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -208,12 +165,8 @@ class PackManifest:
 
     @classmethod
     def read(cls, folder: Path) -> tuple[PackManifest, str]:
-        """Reads `edge.json` of a packed model, and returns it with the digest of its content.
-
-        Raises:
-            ModelError: the folder is no packed model, or has a format that this version does not read.
-            CorruptBlock: the content does not match its checksum.
-        """
+        """Reads `edge.json`; returns it with the digest of its content. ModelError for no pack or another format,
+        CorruptBlock for a wrong checksum."""
         path = folder / MANIFEST
         try:
             data = read_small(path)
@@ -290,7 +243,6 @@ def kind_of(spec: ModelSpec) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Hex sha256 of a file, read a megabyte at a time."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(1 << 20))
     with path.open("rb", buffering=0) as file:

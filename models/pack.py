@@ -16,9 +16,16 @@ import numpy.typing as npt
 from edge.blocks import BlockId, Extent
 from edge.errors import ModelError, StorageError, as_storage_error
 from edge.files.output_file import write_all
-from edge.models.architectures import body_folder, dense_folders, detect_head, family_of, token_limit
+from edge.models.architectures import (
+    Projection,
+    body_folder,
+    dense_folders,
+    detect_head,
+    family_of,
+    read_projection,
+    token_limit,
+)
 from edge.models.checkpoint import Checkpoint, Floats, WeightSource, read_json, wanted
-from edge.models.dense import Projection, read_projection
 from edge.models.family import Family, part_rows
 from edge.models.keys import check_tokenizer
 from edge.models.manifest import DATA, TOKENIZER, PackManifest, Staging, file_sha256
@@ -42,18 +49,10 @@ PANEL = 32 << 20
 
 
 class PackWriter(Closing):
-    """The open data file. Sections are written in the layout's order. The `append` calls must fill each exactly.
-
-    Attributes:
-        extents: the blocks written so far.
-    """
+    """The open data file. Sections are written in the layout's order, exactly. `extents`: blocks so far."""
 
     def __init__(self, path: Path, layout: Layout, header: bytes, progress: Progress | None = None) -> None:
-        """Creates the file and writes its header.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
+        """Creates the file and writes its header."""
         self.extents: dict[BlockId, Extent] = {}
         self._layout = layout
         self._progress = progress
@@ -72,21 +71,12 @@ class PackWriter(Closing):
         self._crc = 0
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Writes values of the current block.
-
-        Raises:
-            StorageError: the disk refuses, most often because it is full.
-        """
         view = np.ascontiguousarray(values).data.cast("B")
         self._crc = zlib.crc32(view, self._crc)
         self._write(view)
 
     def append_rows(self, rows: npt.NDArray[Any]) -> list[int]:
-        """Writes rows of the current table, and returns their checksums.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
+        """Writes rows of the current table, and returns their checksums."""
         rows = np.ascontiguousarray(rows)
         self._write(rows.data.cast("B"))
         return [zlib.crc32(row.data) for row in rows]
@@ -98,7 +88,6 @@ class PackWriter(Closing):
             self.extents[section.block] = Extent(section.offset, section.nbytes, self._crc)
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
     def _write(self, view: memoryview) -> None:
@@ -125,15 +114,7 @@ class WeightPacker:
         token_rows: tuple[int, int] | None,
         projection: Projection | None,
     ):
-        """Checks that every tensor exists and has the shape that follows from the config.
-
-        Args:
-            token_rows: the ids of the `no` and `yes` tokens, for a head that reads their rows.
-            projection: the matrix and the bias of a head that projects its vectors.
-
-        Raises:
-            ModelError: a tensor is missing or misshapen; the message names it.
-        """
+        """Checks tensors and shapes; ModelError names the first wrong one. `token_rows`: ids of `no` and `yes`."""
         self._source = source
         self._family = family
         self._spec = spec
@@ -143,12 +124,7 @@ class WeightPacker:
         self._check()
 
     def write(self, writer: PackWriter, layout: Layout) -> None:
-        """Writes all sections.
-
-        Raises:
-            ModelError: a weight is NaN, infinite or does not fit the precision.
-            StorageError: the disk refuses.
-        """
+        """Writes all sections. ModelError if a weight is NaN, infinite or does not fit the precision."""
         crcs: dict[str, list[int]] = {}
         row_scales: list[Floats] = []
         for section in layout.sections:
@@ -379,22 +355,11 @@ def pack(
     origin: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> PackedModel:
-    """Packs a Hugging Face checkpoint. Packing takes about 120 MB of memory for a model of any size. Before that, the
-    check of the tokenizer takes as much as the loaded tokenizer (250 MB for the largest).
+    """Packs a Hugging Face checkpoint into `out_dir`, whole or not at all. It takes about 120 MB for a model of any
+    size; the check of the tokenizer before as much as the loaded tokenizer (250 MB for the largest).
 
-    Args:
-        source_dir: folder with config.json, model.safetensors (or shards) and tokenizer.json.
-        out_dir: directory of the pack, which appears whole or not at all. An older pack there is replaced.
-        precision: of the matrices and the embedding table; int8 is symmetric per output column and per row.
-        name: the model's name; the source folder's name if None.
-        head: the part that scores or embeds; read from the folder if None.
-        origin: the origin of the folder, kept in `edge.json`.
-        progress: called with the bytes written and the total bytes.
-
-    Raises:
-        ModelError: the checkpoint is incomplete, of an unknown architecture or has unusable weights.
-        StorageError: the disk refused; nothing is left behind.
-    """
+    int8 is symmetric per output column and per row. `head` is read from the folder if None; `progress` gets the bytes
+    written and the total. ModelError for an incomplete or unknown checkpoint, StorageError if the disk refuses."""
     folder = Path(source_dir)
     check_precision(precision)
     if not folder.is_dir():
@@ -431,11 +396,6 @@ def pack(
 
 
 def check_precision(precision: str) -> None:
-    """Refuses an unknown precision.
-
-    Raises:
-        ModelError: the precision is unknown; the message names the known ones.
-    """
     if precision not in MATRIX_DTYPE:
         raise ModelError(f"precision {precision!r} is not known; choose one of {', '.join(MATRIX_DTYPE)}")
 
@@ -453,11 +413,7 @@ def pack_weights(
     projection: Projection | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Writes and commits a pack of the weights from `source`.
-
-    Raises:
-        ModelError, StorageError: as `pack`.
-    """
+    """Writes and commits a pack of the weights from `source`."""
     packer = WeightPacker(source, family, spec, _token_rows(tokenizer, spec), projection)
     contents = contents_of(spec)
     header = header_of(contents)
@@ -483,8 +439,7 @@ def pack_weights(
 
 
 def _token_rows(path: Path, spec: ModelSpec) -> tuple[int, int] | None:
-    """Checks that the tokenizer belongs to the model and does what its settings say, and finds the ids of the `no` and
-    `yes` tokens."""
+    """Checks that the tokenizer belongs to the model, and finds the ids of the `no` and `yes` tokens."""
     if not path.is_file():
         raise ModelError(f"{path.parent} has no {TOKENIZER}; a fast tokenizer's save_pretrained writes one")
     tokenizer = read_tokenizer(path)

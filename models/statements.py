@@ -1,8 +1,5 @@
-"""A small model of pairs of statements: the probability that what was said later ends what was said before.
-
-It is an encoder of two layers over the words of both, with numpy. It knows the words by which people say what holds
-and that it changed. Of other words, such as names, it sees only whether both statements have them, and how they are
-written. `models/training/judge.py` fits it."""
+"""A small model of pairs of statements: the probability that what was said later ends what was said before. An encoder
+of two layers over the words of both, with numpy; `models/training/judge.py` fits it."""
 
 from __future__ import annotations
 
@@ -32,8 +29,7 @@ _WORD = re.compile(r"\w+(?:[.:/@]\w+)+|[^\W_]+['’]?|[?¿!,;:]")
 _DIGIT = re.compile(r"\d")
 
 FLAGS = ("new", "same", "alike", "capital", "number", "form", "unknown", "first", "mark")
-"""What is known of each word: whether it is of the newer statement, whether the other one has it, or one of the same
-stem, and how it is written."""
+"""What is known of each word: its statement, whether the other has it or its stem, and its form."""
 
 _TOGETHER = 12
 """The pairs that are computed at a time, which bounds the memory that they need."""
@@ -58,7 +54,6 @@ def key(word: str) -> int:
 
 
 def stem(word: str) -> str:
-    """The beginning that stands for a word."""
     return word[:STEM] + "*"
 
 
@@ -73,8 +68,7 @@ def alike(one: str, other: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A pair of statements as numbers: for each word the ids of itself and of its stem [words], its place, its
-    `FLAGS` [words, flags], and which words the two have in common [words, words]."""
+    """A pair as numbers: ids of words and stems [words], places, `FLAGS` [words, flags], common [words, words]."""
 
     ids: Ids
     stems: Ids
@@ -119,11 +113,7 @@ class StatementModel:
     """The fitted model. Its weights and what it computes with need at most `nbytes`."""
 
     def __init__(self, weights: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Takes the arrays of a file that `save` wrote.
-
-        Raises:
-            ValueError, KeyError: they are no such model.
-        """
+        """Takes the arrays of a file that `save` wrote; ValueError or KeyError if they are no such model."""
         self._vocabulary = {int(word): number for number, word in enumerate(weights["words"].tolist(), 1)}
         self._weights = {name: np.asarray(array, np.float32) for name, array in weights.items() if name != "words"}
         vectors = self._weights.pop("vectors") * self._weights.pop("scale")
@@ -135,11 +125,7 @@ class StatementModel:
 
     @classmethod
     def open(cls, path: Path | None = None) -> StatementModel:
-        """The bundled model, or that of another file.
-
-        Raises:
-            CorruptBlock: the file is damaged.
-        """
+        """The bundled model, or that of another file. CorruptBlock if it is damaged."""
         path = path or FILE
         try:
             with np.load(path) as stored:

@@ -1,9 +1,7 @@
-"""A tokenizer's tables in memory: all of them, or only the pieces in use. They are loaded at first use.
+"""A tokenizer's tables in memory: all of them, or only the pieces in use.
 
-A multilingual vocabulary of 250,000 pieces takes 110-220 MB once loaded, mostly for a search tree. A request uses a few
-thousand of the pieces. A piece that is no substring of the text has no effect: a tokenizer without it gives the same
-tokens. So the pieces stay on disk, sorted by checksum, and a small tokenizer grows with the texts it has to encode.
-"""
+A vocabulary of 250,000 pieces takes 110-220 MB. A piece that is no substring of the text has no effect, so pieces stay
+on disk, sorted by checksum, and a small tokenizer grows with its texts."""
 
 from __future__ import annotations
 
@@ -45,15 +43,7 @@ _SLICE = 1024
 
 
 def build(tokenizer: Path, target: Path, smallest: int = _WORTHWHILE) -> bool:
-    """Writes a tokenizer's pieces in the form that `PartialTokenizer` reads, if that is possible and saves memory.
-
-    Args:
-        tokenizer: tokenizer.json.
-        smallest: smallest number of pieces for which the file is written.
-
-    Returns:
-        True if the file was written; False if the tokenizer is not a large Unigram one.
-    """
+    """Writes pieces as `PartialTokenizer` reads them; False if not a Unigram tokenizer of `smallest`."""
     content = json.loads(tokenizer.read_text(encoding="utf-8"))
     model = content["model"]
     pieces = model.get("vocab")
@@ -86,11 +76,7 @@ def build(tokenizer: Path, target: Path, smallest: int = _WORTHWHILE) -> bool:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a tokenizer.json.
-
-    Raises:
-        ModelError: the file is no tokenizer.
-    """
+    """The tokenizer of a tokenizer.json; ModelError if it is none."""
     from tokenizers import Tokenizer
 
     try:
@@ -100,20 +86,11 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 class PartialTokenizer:
-    """A tokenizer that holds the pieces which the texts so far can use.
-
-    Attributes:
-        tokenizer: the tokenizer of those pieces; its ids are positions in `ids`.
-        ids: the id of each held piece in the whole vocabulary.
-        longest: length of the vocabulary's longest piece, in characters.
-    """
+    """A tokenizer that holds the pieces which the texts so far can use. Its ids are positions in `ids`, which has those
+    of the whole vocabulary; `longest` is its longest piece, in characters."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the tokenizer's description, and the pieces that are always needed.
-
-        Raises:
-            CorruptBlock: the file is damaged.
-        """
+        """Reads the description, and the pieces that are always needed. CorruptBlock if the file is damaged."""
         self._path = path
         tables = self._tables("skeleton", "always", "longest")
         self._skeleton: dict[str, Any] = json.loads(tables["skeleton"].tobytes())
@@ -184,8 +161,7 @@ def _size(words: Iterable[str]) -> int:
 
 
 def _slices(words: Iterable[str], longest: int) -> Iterator[list[str]]:
-    """Splits words into lists of about `_SLICE` characters. A longer word is cut into parts that overlap by the length
-    of the longest piece less one, so that every piece lies inside one of the parts."""
+    """Splits words into lists of about `_SLICE` characters, in parts that overlap by the longest piece."""
     parts: list[str] = []
     size = 0
     for word in words:
@@ -221,11 +197,7 @@ def _found(tables: dict[str, npt.NDArray[Any]], words: Iterable[str], longest: i
 
 
 def read_tables(path: Path, names: Iterable[str] = _TABLES) -> dict[str, npt.NDArray[Any]]:
-    """The named tables of the file; all tables by default.
-
-    Raises:
-        CorruptBlock: the file is damaged.
-    """
+    """The named tables of the file. CorruptBlock if it is damaged."""
     try:
         # The archive holds a checksum of every member, which zipfile compares only when the whole member is read. numpy
         # reads less if a damaged header names a smaller table.
@@ -254,8 +226,7 @@ _BYTES_PER_TOKEN: dict[Architecture, int] = {
     **dict.fromkeys(("jina-bert", "modernbert", "qwen2", "qwen3"), 330),
     **dict.fromkeys(("deberta", "gemma3", "gte", "xlm-roberta"), 900),
 }
-"""Memory of a loaded tokenizer per token of its vocabulary, measured with tokenizers 0.23 (WordPiece, Unigram,
-byte-level BPE)."""
+"""Memory of a loaded tokenizer per token of its vocabulary, measured with tokenizers 0.23."""
 _LOADING_BYTES_PER_TOKEN: dict[Architecture, int] = {
     **dict.fromkeys(("bert", "distilbert", "electra", "mpnet", "nomic-bert"), 300),
     **dict.fromkeys(("jina-bert", "modernbert", "qwen2", "qwen3"), 720),
@@ -270,12 +241,7 @@ class Tables:
     """The tokenizer of a tokenizer.json. It is loaded at first use, and again after `release`. Not thread-safe."""
 
     def __init__(self, path: Path, spec: ModelSpec, sha256: str | None = None) -> None:
-        """Prepares the tables. No file is read yet.
-
-        Args:
-            path: tokenizer.json. The table of a large vocabulary's pieces may lie beside it.
-            sha256: expected sha256 of the file; not checked if None.
-        """
+        """Reads no file yet. The table of a large vocabulary's pieces may lie beside `path`, the tokenizer.json."""
         self._path = path
         self._spec = spec
         self._sha256 = sha256
@@ -288,13 +254,11 @@ class Tables:
 
     @property
     def loaded(self) -> bool:
-        """Whether the tables are in memory."""
         return self._tokenizer is not None or self._partial is not None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory of the loaded tables: measured at the last load, or estimated before the first. For a partial
-        tokenizer, the size that it may grow to."""
+        """Bytes of the loaded tables: measured, or estimated; of a partial tokenizer what it may grow to."""
         if self._pieces.is_file():
             return _PARTIAL_NBYTES
         return self._measured or self._spec.vocab * _BYTES_PER_TOKEN[self._spec.architecture]
@@ -315,12 +279,7 @@ class Tables:
         return self._inseparable
 
     def ready(self, texts: Sequence[str] = ()) -> Tokenizer:
-        """The tokenizer, with all pieces that `texts` need.
-
-        Raises:
-            CorruptBlock: the file does not match its sha256.
-            ModelError: the file is no tokenizer.
-        """
+        """The tokenizer with all pieces that `texts` need. CorruptBlock or ModelError."""
         if not self.loaded:
             # By default the library starts a thread pool. Its size cannot be set per call, no lease covers its memory,
             # and it causes a warning after every fork. One thread encodes a million tokens a second.
@@ -344,7 +303,6 @@ class Tables:
         return settled(self.ready(), encoding, most, self._longest_piece)
 
     def release(self) -> None:
-        """Gives the memory back."""
         if self.loaded:
             self._tokenizer = self._partial = None
             gc.collect()

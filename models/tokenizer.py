@@ -1,9 +1,5 @@
-"""Token ids of (query, document) pairs and of single texts, from a tokenizer.json through `tokenizers`.
-
-The ids equal those of Hugging Face transformers. Encoders use the pair template with `truncation="only_second"`.
-Qwen3-Reranker uses the model card's `prefix + body + suffix`, where the body is truncated. A `Vocabulary` is a
-tokenizer under the budget, released when memory is short and loaded again for the next text.
-"""
+"""Token ids of (query, document) pairs and of single texts, equal to those of Hugging Face transformers. A `Vocabulary`
+is a tokenizer under the budget, released when memory is short."""
 
 from __future__ import annotations
 
@@ -29,15 +25,9 @@ from edge.models.tables import Ids, Tables
 class TokenBatch:
     """The tokens of a request's sequences, one after another.
 
-    Attributes:
-        prefix: ids at the start of every sequence [p]: template, instruction and query of a decoder. The sequences can
-            share the states of these ids. Empty for encoders, where every token attends to the document.
-        tokens: the ids of each sequence after the prefix [total].
-        lengths: number of ids of each sequence in `tokens` [n].
-        types: token types of `tokens` [total], None for models that have one type or none.
-        query_cut: the query was longer than its share and was truncated.
-        around: number of tokens before and after the own text of each sequence.
-    """
+    `prefix` [p] starts every sequence (template, instruction and query of a decoder; empty for encoders), `tokens`
+    [total] follow, `lengths` [n] of each sequence; `types` [total] are None for models with one type or none.
+    `query_cut`: the query was truncated. `around`: tokens before and after the own text of each sequence."""
 
     prefix: Ids
     tokens: Ids
@@ -64,19 +54,17 @@ class TokenBatch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes these arrays hold."""
         types = 0 if self.types is None else self.types.nbytes
         return self.prefix.nbytes + self.tokens.nbytes + self.lengths.nbytes + types
 
 
 _GROUP_NBYTES = 6 << 20
-"""Texts are encoded in groups that take at most this much memory. A group's memory is not leased, because an engine's
-headroom covers it. A single text that needs more takes a lease for the rest."""
+"""Texts are encoded in groups of at most this much memory, which an engine's headroom covers; a single larger text
+takes a lease."""
 
 _ASCII, _WIDE, _LIGATURES = 450, 1100, 3100
-"""Upper bounds on the bytes of memory per character while a text is encoded, measured with tokenizers 0.23: for ASCII
-text (one token per character), for other text (squared kana), and for text with the ligature that NFKC expands to 18
-characters."""
+"""Upper bounds on the bytes per character while a text is encoded, measured with tokenizers 0.23: ASCII, other text
+(squared kana), and the ligature that NFKC expands to 18 characters."""
 
 _PER_TEXT = 1500
 """Additional bytes of memory per text: the library's encoding, arrays, objects."""
@@ -94,8 +82,7 @@ _UNLIMITED = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The special tokens that a tokenizer adds to one text or to a pair: `before`, `between` and `after`, as (ids,
-    types); and the types of the texts' own tokens."""
+    """Special tokens added to one text or a pair, as (ids, types); and the types of the texts' own tokens."""
 
     before: tuple[list[int], list[int]]
     between: tuple[list[int], list[int]]
@@ -108,46 +95,23 @@ class _Frame:
 
 
 class PairTokenizer:
-    """The tokenizer of one packed model. Not thread-safe.
-
-    If the pack has a table of a large vocabulary's pieces beside tokenizer.json, only the pieces that the texts can use
-    are loaded (`PartialTokenizer`). The ids are the same.
-
-    Attributes:
-        tables: the tokenizer's tables in memory. They are loaded at first use, and again after a release.
-    """
+    """The tokenizer of one packed model. Not thread-safe. `tables` are loaded at first use, also after release."""
 
     def __init__(
         self, path: str | Path, spec: ModelSpec, *, sha256: str | None = None, budget: MemoryBudget | None = None
     ) -> None:
-        """Prepares the tokenizer. No file is read yet.
-
-        Args:
-            path: tokenizer.json.
-            sha256: expected sha256 of the file; not checked if None.
-            budget: the budget that holds the leases for encoding and for the sequences. The memory of one group of
-                texts is not leased.
-        """
+        """Reads no file yet. `budget` holds the leases for encoding and for the sequences."""
         self.spec = spec
         self.tables = Tables(Path(path), spec, sha256)
         self._budget = MemoryBudget(_UNLIMITED, part=True) if budget is None else budget
         self._frames: dict[bool, _Frame] = {}
 
     def encode_pairs(self, query: str, docs: Sequence[str], max_tokens: int | None = None) -> TokenBatch:
-        """Sequences that a reranker scores, one per document.
+        """Sequences that a reranker scores, one per document, which is truncated to the room that the query leaves. The
+        query may have half of it, whatever the documents' lengths, so a score never depends on the other candidates.
 
-        Documents are truncated to the room that the query leaves. The query may have half of the tokens that
-        `max_tokens` leaves beside special tokens and template, and a longer query is truncated to this half. The
-        half does not depend on the documents' lengths, so a score never depends on the other candidates. A template's
-        suffix is never truncated.
-
-        Args:
-            max_tokens: limit for a whole sequence, prefix and special tokens included; the model's own limit if None.
-
-        Raises:
-            InputError: the query is empty, a text is not valid Unicode, or `max_tokens` leaves no room for texts.
-            BudgetExceeded: the sequences, or the memory to encode a text, do not fit the budget.
-        """
+        `max_tokens` bounds a whole sequence with special tokens. InputError for an empty query, invalid Unicode, or no
+        room for texts; BudgetExceeded."""
         check_text(query, "the query")
         if not query.strip():
             raise InputError("the query is empty")
@@ -169,16 +133,7 @@ class PairTokenizer:
         return self._assemble(own, len(docs), opening, types, frame.types[1], after, len(kept) < len(ids))
 
     def encode_texts(self, texts: Sequence[str], *, query: bool = False, max_tokens: int | None = None) -> TokenBatch:
-        """Sequences for an embedder, each truncated at its end.
-
-        Args:
-            query: the texts are queries. Instruction-tuned embedders put a prefix before queries.
-            max_tokens: limit for a whole sequence, special tokens included; the model's own limit if None.
-
-        Raises:
-            InputError: a text is not valid Unicode or has no token.
-            BudgetExceeded: as for `encode_pairs`.
-        """
+        """Sequences for an embedder, truncated at the end; a `query` may get a prefix. InputError."""
         check_texts(texts, "text")
         lead = self.spec.head.query_prefix if query else self.spec.head.document_prefix
         limit = min(max_tokens or self.spec.max_tokens, self.spec.max_tokens)
@@ -277,11 +232,7 @@ class PairTokenizer:
         return [self._settled(clip, most)[0] if clip.open else next(rest) for clip in clips]
 
     def places(self, text: str, count: int) -> list[tuple[int, int]]:
-        """Start and end, in characters, of the first `count` tokens of a text.
-
-        Raises:
-            BudgetExceeded: the memory to encode the text does not fit the budget.
-        """
+        """Start and end, in characters, of the first `count` tokens of a text."""
         clip = Clip(text, count, inseparable=self.tables.inseparable)
         found = self._settled(clip, count)[1]
         while len(found) < count and clip.cut:
@@ -353,7 +304,6 @@ def check_texts(texts: Sequence[object], what: str) -> None:
 
 
 def check_text(text: object, what: str) -> None:
-    """Raises `InputError` if a value is not a string, or holds half of a surrogate pair."""
     if not isinstance(text, str):
         raise InputError(f"{what} is {type(text).__name__}, text is needed")
     # ASCII text is always valid. Other text is checked in parts, because the check copies each part.
@@ -372,21 +322,10 @@ def _half_of_a_pair(text: str) -> int | None:
 
 
 class Vocabulary:
-    """Turns texts into token sequences. Thread-safe.
-
-    Attributes:
-        nbytes: bytes that the loaded tokenizer holds.
-    """
+    """Turns texts into token sequences. Thread-safe. `nbytes` are those of the loaded tokenizer."""
 
     def __init__(self, model: PackedModel, budget: MemoryBudget, *, max_tokens: int) -> None:
-        """Loads the tokenizer. After a call of `give_way` the budget may ask for its memory.
-
-        Args:
-            max_tokens: longest sequence; longer texts are truncated.
-
-        Raises:
-            BudgetExceeded: the tokenizer does not fit.
-        """
+        """Loads the tokenizer, whose memory the budget may ask for after `give_way`; texts are cut."""
         self._budget = budget
         self._max_tokens = max_tokens
         self._lock = threading.RLock()
@@ -414,12 +353,7 @@ class Vocabulary:
         return self._load_s / max(1, self.nbytes)
 
     def pairs(self, query: str, docs: Sequence[str]) -> TokenBatch:
-        """Token sequences of (query, document) pairs; documents are truncated.
-
-        Raises:
-            InputError: the query is empty or a text is not valid Unicode.
-            BudgetExceeded: there is no memory for the tokenizer at present.
-        """
+        """Token sequences of (query, document) pairs; documents are truncated."""
         with self._ready() as tokenizer:
             return tokenizer.encode_pairs(query, docs, self._max_tokens)
 
@@ -439,11 +373,7 @@ class Vocabulary:
             return tokenizer.places(text, count)
 
     def drop(self) -> bool:
-        """Releases the tokenizer, unless a thread is using it. It is loaded again when it is needed.
-
-        Returns:
-            Whether memory was freed.
-        """
+        """Releases the tokenizer, unless a thread is using it; returns whether memory was freed."""
         # The budget may be locked here, and the thread that tokenizes may be waiting for the budget.
         if not self._lock.acquire(blocking=False):
             return False
@@ -458,7 +388,6 @@ class Vocabulary:
             self._lock.release()
 
     def close(self) -> None:
-        """Frees the tokenizer's memory permanently."""
         with self._lock:
             self._tables.release()
             self._forget()

@@ -32,14 +32,7 @@ from edge.models.tokenizer import TokenBatch
 from edge.plugins import load, names, parse_device
 from edge.runtimes.input import Feed, InputEmbedding
 from edge.streaming.forwarding import MemoryPlan, PassSizes, least
-from edge.streaming.hidden_states import (
-    Groups,
-    HiddenStates,
-    OffloadedStates,
-    ResidentStates,
-    StatesShape,
-    TokenChunk,
-)
+from edge.streaming.hidden_states import Groups, HiddenStates, OffloadedStates, ResidentStates, StatesShape, TokenChunk
 from edge.streaming.window import HostWay, Way
 from edge.trace import Trace
 

@@ -1,11 +1,8 @@
 """Calibration: measures how far the scores after each layer are from the final ones, and finds the pruning margins that
 keep the results of full depth.
 
-The scores of a sequence do not depend on its pool. So every query is run once at full depth, and any margin can be
-replayed on the record. Half of the queries are used to fit the lens (a ridge regression per layer to the final logit).
-The other half are used to choose between head and lens after each layer, to measure the error of each layer's scores,
-and to find the smallest margins that keep the target.
-"""
+Every query is run once at full depth, and margins are replayed on the record: half of the queries fit the lens (a ridge
+regression per layer), the others choose between head and lens, and find the margins."""
 
 from __future__ import annotations
 
@@ -42,9 +39,8 @@ _FOLDS = 4
 
 @dataclass(frozen=True, slots=True)
 class RecordedScores:
-    """The recorded scores and judgements of one query: logits of the candidates after each layer [layers, candidates],
-    the last ones final; positions of the relevant candidates, or None; the retrieval scores (see `models.blending`),
-    and the model's share of the blend with them (`weight`)."""
+    """The record of one query: logits after each layer [layers, candidates], positions of the relevant candidates or
+    None, and the retrieval scores with the model's share of the blend (`weight`)."""
 
     scores: Scores
     relevant: frozenset[int] | None
@@ -53,7 +49,6 @@ class RecordedScores:
     weight: float = WEIGHT
 
     def cut(self, count: int) -> RecordedScores:
-        """A record of the first `count` candidates only."""
         relevant = None if self.relevant is None else frozenset(i for i in self.relevant if i < count)
         retrieved = self.retrieved if isinstance(self.retrieved, bool) else self.retrieved[:count]
         return RecordedScores(self.scores[:, :count], relevant, retrieved, self.domain, self.weight)
@@ -100,9 +95,9 @@ def measure(
     records: Sequence[RecordedScores], k: int, mode: Mode, margin: float, calibration: Calibration, *,
     candidates: int, retrieved: bool,
 ) -> Measured:  # fmt: skip
-    """Precision@K, overlap with full depth and work, as means over the records, which are cut to `candidates`. Without
-    judgements the best K of full depth count as relevant. If there are fewer than K relevant candidates, precision is
-    divided by their number, as in the paper."""
+    """Precision@K, overlap with full depth and work, as means over the records, cut to `candidates`. Without judgements
+    the best K of full depth count as relevant. With fewer than K relevant ones precision is divided by their number, as
+    in the paper."""
     precisions, full, overlaps, work = [], [], [], []
     for record in (record.cut(candidates) for record in records):
         found = replay(record, k, mode, margin, calibration, retrieved=retrieved)
@@ -124,10 +119,8 @@ def find_margins(
     records: Sequence[RecordedScores], ks: Iterable[int], pools: Iterable[int], mode: Mode, calibration: Calibration, *,
     retrieved: bool, target: float,
 ) -> tuple[tuple[float, float], ...]:  # fmt: skip
-    """Pairs of the share of results in a pool, ascending, and the smallest margin that keeps the target (the share of
-    full depth's K results that must be found, mean over the cases up to a share) in every domain, because margins are
-    used in new domains, too. If all queries come from one domain, they are divided into a few parts, and the target
-    must be kept in each. `retrieved`: the scores of retrieval are blended in."""
+    """Pairs of the share of results in a pool, ascending, and the smallest margin that keeps the target in every
+    domain, or in each of a few parts of a single one."""
     cases: dict[float, list[tuple[int, int]]] = {}
     for k, n in product(ks, pools):
         if k < n:
@@ -167,21 +160,14 @@ _RIDGE = 0.01
 """Ridge penalty, as a share of a feature's mean square."""
 
 _BLIND = 0.97
-"""For texts in no order, the scores after a layer are ignored if the standard deviation of their error exceeds this
-share of the final scores' standard deviation."""
+"""For texts in no order, a layer's scores are ignored if their error's deviation exceeds this share of the final
+scores'."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A calibration query.
-
-    Attributes:
-        query: the query's text.
-        docs: the candidates. They should be in a retriever's order, to calibrate the reranking of retrieved texts, too.
-        relevant: positions of the relevant candidates; without judgements the top K of full depth count as relevant.
-        retrieved: the retrieval scores of the candidates (see `models.blending`).
-        domain: name of the query's source. A margin must keep the target in every domain (see `find_margins`).
-    """
+    """A calibration query. `docs` should be in a retriever's order, with its scores `retrieved`; without `relevant`
+    positions the top K of full depth count. `domain` names the source."""
 
     query: str
     docs: Sequence[str]
@@ -201,16 +187,10 @@ def calibrate(
     target: float = TARGET,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """Measures a model's operating points. `save` stores the result with the model.
+    """Measures a model's operating points; `save` stores the result with the model.
 
-    Args:
-        reranker: an open reranker. Its own thresholds are not used.
-        examples: at least 8 queries, better about 100, of the kind that the model will be used for.
-        ks, pools: numbers of results, and sizes of pools; larger ones are cut to them.
-        orders: False for candidates in no order, True for candidates with retrieval scores that are blended in.
-        target: share of full depth's K results that must be found, in (0, 1]; see `find_margins`.
-        progress: called with (queries done, queries in all).
-    """
+    `examples`: at least 8, better about 100. `orders`: False for candidates in no order, True for blended retrieval
+    scores. `target`: share of full depth's K results to be found. `progress` gets (queries done, queries in all)."""
     if len(examples) < 8:
         raise InputError(f"calibration needs at least 8 queries, not {len(examples)}")
     if not 0 < target <= 1:
@@ -288,9 +268,8 @@ def with_margins(
 
 
 def forecast(records: Sequence[RecordedScores], *, retrieved: bool) -> Forecast:
-    """The best linear predictions of final logits within a pool, without margins. They use each layer's logits and, for
-    retrieved pools, the standardized retrieval scores. Each error is that of the domain where it is largest, because
-    the next query may come from a new domain."""
+    """The best linear predictions of final logits within a pool, without margins. Each error is that of the domain
+    where it is largest."""
     finals = [record.scores[-1] for record in records]
     goal = _centred(finals)
     spread = float(np.std(goal))
@@ -344,8 +323,7 @@ def _agreement(scores: Scores, final: Scores) -> float:
 
 @dataclass(slots=True)
 class _Recorder:
-    """Records the lens's inputs [layers, candidates, hidden] and the head's logits [layers, candidates] of every
-    layer."""
+    """Records the lens's inputs [layers, candidates, hidden] and the head's logits [layers, candidates]."""
 
     spec: ModelSpec
     tensors: Mapping[str, npt.NDArray[Any]]

@@ -49,14 +49,12 @@ class DeviceRuntime(Runtime):
 
 
 class DevicePlace(Workplace):
-    """The memory of a device, as the workplace of one model."""
-
     on_host = False
     ways: type[DeviceWay]
 
     def __init__(self, device: Any, lane: Lane, trace: Trace) -> None:
-        """Takes a device, which is closed with this object, and the disk's lane. A second lane over the same link is
-        opened, so that its reads do not count as waits of the engine."""
+        """Takes a device, which is closed with this object, and the disk's lane. Its reads go through a second lane, so
+        that they do not count as waits of the engine."""
         super().__init__(device.memory, Lane(lane.name, link=device.link.link, trace=trace))
         self.device = device
         self._disk = Lane("weights", link=lane.link)

@@ -1,6 +1,5 @@
-"""An engine: one packed model, opened under a memory budget, that runs batches of token sequences. It owns the parts of
-a model other than its hidden states: the compiled layer, the weight window, the row cache, the vocabulary. Rerankers
-and embedders are thin layers on top that read scores or vectors from the hidden states."""
+"""An engine: one packed model, opened under a memory budget, that runs batches of token sequences. Rerankers and
+embedders are thin layers on top."""
 
 from __future__ import annotations
 
@@ -47,17 +46,8 @@ from edge.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Overrides of an engine's own choices, for ablations, benchmarks and tests.
-
-    Attributes:
-        row_share: share of the vocabulary's rows that the row cache holds (GRATING, section 4.4).
-        chunk_tokens: tokens of a chunk; None takes the smallest size that saturates the cores, or less if memory is
-            short.
-        buffers: largest number of layers in memory; None means as many as fit.
-        offload: whether hidden states are kept on disk; None means only if they do not fit in memory.
-        share_prefix: compute a decoder's common prefix once, not once per candidate.
-        share: requests of several threads may share a pass, and small ones may run between the chunks of another.
-    """
+    """Overrides of an engine's own choices, for benchmarks and tests: the row cache's share of the vocabulary, tokens
+    of a chunk, layers in memory, states on disk, a prefix computed once, and requests that share a pass."""
 
     row_share: float = 0.10
     chunk_tokens: int | None = None
@@ -77,14 +67,8 @@ MOST_TOKENS = 512
 
 
 class Engine(Closing):
-    """Runs token sequences through a packed model within a budget. Thread-safe: there is one pass at a time, and
-    simultaneous requests of several threads share it.
-
-    Attributes:
-        needs: upper bounds on the engine's memory, computed before anything was loaded.
-        working: bytes that a pass over one longest sequence needs. They must be free, or held by caches that the
-            budget can release.
-    """
+    """Runs token sequences through a packed model within a budget. Thread-safe: there is one pass at a time, which
+    simultaneous requests share. `needs` are upper bounds; `working` bytes must be free or in caches."""
 
     def __init__(
         self,
@@ -98,13 +82,8 @@ class Engine(Closing):
         trace: Trace | None = None,
         tuning: Tuning | None = None,
     ) -> None:
-        """Loads everything but the layers, and leases the smallest memory that the model works with.
-
-        Args:
-            model: stays open as long as the engine; `close` closes it.
-            max_tokens: longest sequence; None takes the model's own limit, at most 512.
-            scratch: directory for offloaded hidden states.
-        """
+        """Loads everything but the layers, and leases the smallest memory that works. `close` closes the model.
+        `max_tokens` of None: the model's limit, at most 512."""
         self.model = model
         self.budget = budget
         self.trace = trace or Trace()
@@ -149,13 +128,7 @@ class Engine(Closing):
             )
             held.callback(self.window.close)
             self.room = Room(
-                model,
-                self.place,
-                self.kernel,
-                self.vocabulary,
-                self.window,
-                self.tuning.offload,
-                saturating,
+                model, self.place, self.kernel, self.vocabulary, self.window, self.tuning.offload, saturating
             )
             self._held = held.pop_all()
         # An engine may be dropped without `close`. The threads of its lanes would then wait for ever.
@@ -163,14 +136,11 @@ class Engine(Closing):
             weakref.finalize(self, lane.close)
 
     def run(self, job: Job) -> RunStats:
-        """Runs a job. Its observer sees the hidden states and decides which sequences continue; its errors are raised.
+        """Runs a job, whose observer decides which sequences continue; its errors are raised.
 
-        While a pass runs, other threads' jobs wait. The next pass takes the most urgent job first (see `Urgency`), and
-        then others as long as a shared pass is quicker, so that each layer is read once for all. The hidden states that
-        a job's observer sees are bit for bit those of a pass of its own. The job is begun at the start of its pass,
-        possibly in another thread. Texts are truncated so that a sequence has `max_tokens`. Raises `Withdrawn` or
-        `DeadlinePassed` if the request was cancelled.
-        """
+        The next pass takes the most urgent job first, and others as long as sharing is quicker. The hidden states of a
+        job are bit for bit those of a pass of its own. It may begin in another thread. Raises `Withdrawn` or
+        `DeadlinePassed` if the request was cancelled."""
         self._line.run(job)
         return job.result
 
@@ -192,9 +162,7 @@ class Engine(Closing):
                 raise
 
     def _gathered(self, taken: Taken[Job]) -> list[Job]:
-        """The first job in the queue and the next ones that are quicker in the same pass, all prepared. A long one does
-        not share the pass of shorter ones, which would wait for it. The list is empty if the first job cannot be
-        prepared; then the thread of the next job continues."""
+        """The first job in the queue and the next ones that are quicker with it; none if it cannot be prepared."""
         jobs: list[Job] = []
         fits: Callable[[Job], bool] | None = None
         while (job := taken.next(fits)) is not None:
@@ -246,8 +214,7 @@ class Engine(Closing):
             OperationPlan(f"a request of {len(texts):,} texts", (stage,)).check(self.budget)
 
     def _aside(self, running: Sequence[Job], taken: Taken[Job]) -> None:
-        """Runs a pass over small requests that have come meanwhile, between two chunks of the `running` ones, which
-        lose at most half of the time by it. What does not fit into memory beside them waits for their end."""
+        """Runs small requests between two chunks of the `running` ones, which lose at most half of the time."""
         started = time.perf_counter()
         if not self._line.waiting or 2 * self._aside_s > started - self._began:
             return
@@ -368,7 +335,6 @@ class Engine(Closing):
             end(jobs[0], watch, memory_plan)
 
     def close(self) -> None:
-        """Frees all memory and closes the model."""
         with self._lock:
             self._closed = True
             self._held.close()
@@ -404,8 +370,7 @@ class Engine(Closing):
 
 @contextmanager
 def opened_model(chosen: str | Path | PackedModel, kind: Kind, config: Config) -> Iterator[PackedModel]:
-    """The model by name or path, or the open model that was passed. A model that was opened here is closed again if the
-    body of the `with` statement fails."""
+    """The model by name or path, or the open one. One that was opened here is closed if the body fails."""
     if isinstance(chosen, PackedModel):
         yield chosen
         return
@@ -427,8 +392,7 @@ def open_engine(
     trace: Trace | None,
     tuning: Tuning | None,
 ) -> Engine:
-    """Opens an engine in `budget`. Without one, a new budget is made with the limit `memory`, or the
-    configuration's."""
+    """Opens an engine in `budget`, or in a new one with the limit `memory` or the configuration's."""
     if max_tokens is not None and (not isinstance(max_tokens, int | np.integer) or max_tokens < 1):
         raise InputError(f"the longest sequence is a whole number of at least 1 token, not {max_tokens!r}")
     if budget is None:

@@ -20,9 +20,7 @@ from edge.streaming.hidden_states import TokenChunk
 
 @dataclass(frozen=True, slots=True)
 class RawRows:
-    """Token rows in their stored form: bytes [unique, row_nbytes], one row for each different token of a chunk; the
-    number of each token's row [tokens]; and the factor of each int8 row [unique], None for rows of another precision.
-    """
+    """Token rows as stored: bytes [unique, row_nbytes], the row of each token, factors of int8 rows."""
 
     rows: npt.NDArray[np.uint8]
     places: npt.NDArray[np.int64]
@@ -58,7 +56,6 @@ class InputEmbedding:
 
     @property
     def width(self) -> int:
-        """Values of layer 0's input per token."""
         return self._model.spec.layer.hidden
 
     @staticmethod
@@ -109,20 +106,17 @@ class InputEmbedding:
         into[...] = x
 
     def raw(self, ids: npt.NDArray[np.int32]) -> RawRows:
-        """The stored token rows, from which a device computes layer 0's input."""
         unique, places = np.unique(ids, return_inverse=True)
         scales = None if self._scales is None else self._scales[unique]
         return RawRows(self._rows.gather(unique.astype(np.int64)), places.astype(np.int64), scales)
 
     def tables(self, longest: int) -> dict[str, npt.NDArray[Any]]:
-        """The small tensors that are added to token rows (see `ModelSpec.embedding_tensors`), and `positions` [longest,
-        hidden] if the model has learned positions."""
+        """The small tensors that are added to token rows, and `positions` [longest, hidden] if they are learned."""
         if self._model.positions is None:
             return dict(self._small)
         return {**self._small, "positions": self._positions[:longest]}
 
     def close(self) -> None:
-        """Frees the memory."""
         self._rows.close()
         self._lease.release()
 
@@ -143,7 +137,6 @@ class Feed:
         self._starts = batch.starts
 
     def chunk(self, chunk: TokenChunk, into: npt.NDArray[Any]) -> None:
-        """Writes layer 0's input of a chunk to `into` [chunk.tokens, hidden]."""
         ids, types = self._tokens(chunk)
         self._embedding.embed(ids, chunk.lengths, types, into)
 

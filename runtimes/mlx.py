@@ -1,6 +1,5 @@
-"""`MlxRuntime`: transformer layers on mlx, on the GPU of Apple machines and on the CPU of Linux (`mlx[cpu]`). Weights
-lie in memory that the host and the GPU share (`UnifiedPlace`). They are read from the disk into it, and nothing is
-copied."""
+"""`MlxRuntime`: transformer layers on mlx, on the GPU of Apple machines and on the CPU of Linux. Weights lie in memory
+that both share."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ from edge.trace import Trace
 
 
 class MlxRuntime(Runtime):
-    """Runs every `LayerSpec`. mlx chooses its threads itself. Its cache of freed buffers is turned off for the process,
-    so that a layer gives its memory back when it is done."""
+    """Runs every `LayerSpec`. mlx chooses its threads; its cache of freed buffers is off in the process."""
 
     name = "mlx"
     libraries = ("mlx.core",)
@@ -67,12 +65,8 @@ class _MlxWeights(dict[str, Any]):
 
 
 class MlxLayerKernel(LayerKernel):
-    """One layer in fp32 arithmetic.
-
-    mlx has no product of bytes with one scale per token. int8 layers round the activations to the same integers as the
-    other runtimes and multiply them in fp32, where sums beyond 2**24 are rounded: results differ from the reference by
-    up to 2e-3, and int8 saves memory here but no time.
-    """
+    """One layer in fp32 arithmetic. int8 layers multiply the same integers as other runtimes in fp32, where sums beyond
+    2**24 are rounded: results differ by up to 2e-3."""
 
     def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, mx: Any) -> None:
         self.spec = spec
@@ -227,7 +221,6 @@ class SharedWay(HostWay):
         self._mx = mx
 
     def allocate(self, nbytes: int) -> Shared:
-        """A new buffer of `nbytes` bytes."""
         array = self._mx.zeros(nbytes, dtype=self._mx.uint8)
         self._mx.eval(array)
         return Shared(array, np.array(array, copy=False))
@@ -249,7 +242,6 @@ class UnifiedPlace(Workplace):
         return SharedWay(self._mx, self.lane)
 
     def tensors(self, model: PackedModel, layer: int, buffer: Shared) -> dict[str, Any]:
-        """mlx's views of a layer's tensors."""
         places = model.places[model.layer_blocks[layer]]
         kinds = {dtype: getattr(self._mx, dtype.name) for _, _, dtype, _ in places}
         return {name: buffer.array[part].view(kinds[dtype]).reshape(shape) for name, part, dtype, shape in places}

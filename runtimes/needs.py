@@ -1,6 +1,5 @@
-"""What an engine and its passes need: memory, computed from the description of the model before anything is loaded;
-chunks that saturate the cores, measured once per kernel and stored on the device; and their arrangement in the free
-memory."""
+"""What an engine and its passes need: memory, computed before anything is loaded; chunks that saturate the cores,
+measured once per kernel; and their arrangement in the free memory."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ LOOKUP_PER_TOKEN = 10
 """Temporary bytes per token while a request's rows are looked up: the sorted ids, and the places where they change."""
 
 _PER_TOKEN = 5 + LOOKUP_PER_TOKEN
-"""Bytes per token of a request: its id, its type, and the lookup of its row. To join the ids of single texts takes
-less memory than the lookup."""
+"""Bytes per token of a request: its id, its type, and the lookup of its row."""
 
 _LONGEST_EXPANSION = 18
 """Largest number of characters that normalization makes of one character. Each may become a token."""
@@ -50,9 +48,8 @@ _FRAME_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class EngineNeeds:
-    """Upper bounds on an engine's memory, in bytes: held while it is open, with the smallest caches; while the
-    tokenizer's tables are loaded; and, at another time, for a pass over one longest sequence. `libraries` stay when it
-    is closed."""
+    """Upper bounds on an engine's memory, in bytes: held while open, with the smallest caches; while the tokenizer
+    loads; and for a pass over one longest sequence. `libraries` stay."""
 
     libraries: tuple[str, ...]
     held: int
@@ -85,8 +82,7 @@ def engine_needs(model: PackedModel, runtime: Runtime, *, threads: int, max_toke
 
 
 def least_pass(model: PackedModel, workspace: Callable[[int, int, int], int], max_tokens: int) -> PassSizes:
-    """The sizes of a pass over one longest sequence, with the longest prefix, for a workspace as
-    `LayerKernel.workspace`."""
+    """The sizes of a pass over one longest sequence, with the longest prefix."""
     shares = model.spec.layer.causal and model.spec.head.scores
     prefix = max_tokens if shares else 0
     return pass_sizes(
@@ -115,9 +111,7 @@ def pass_sizes(
 
 
 def request_nbytes(texts: Sequence[str], max_tokens: int, hidden: int, layers: int, query: str = "") -> int:
-    """Upper bound on the bytes that a request over `texts`, each after `query` and of at most `max_tokens`, holds
-    without one pass's workspace. It is computed before the texts are tokenized, and covers the tokens, and for each
-    text its vector, the arrays for scoring, and the scores after each layer."""
+    """Upper bound on the bytes that a request holds beside one pass's workspace, before tokenizing."""
     scored = min(len(texts), SCORED_TOGETHER) * SCORING_ARRAYS + len(texts)
     return tokens_nbytes(texts, max_tokens, query) + scored * hidden * 4 + len(texts) * 8 * (4 + 2 * layers)
 
@@ -140,8 +134,7 @@ SCORING_ARRAYS = 4
 
 
 def hidden_dtype(spec: ModelSpec) -> HiddenDtype:
-    """The dtype of hidden states between layers. After a layer norm the states are bounded, and half precision costs
-    less accuracy than int8 weights do. The residual stream of a pre-norm decoder exceeds half precision's range."""
+    """The dtype of hidden states between layers: half precision where a layer norm bounds them."""
     return "float16" if spec.layer.precision != "fp32" and not spec.layer.norm_first else "float32"
 
 
@@ -161,8 +154,7 @@ def too_small(model: PackedModel, limit: int, needed: int) -> BudgetExceeded:
 
 @dataclass(slots=True)
 class Room:
-    """Arranges passes in the free memory of a workplace. Hidden states are kept on disk if `offload`, or with None only
-    if they do not fit in memory. `saturating` tokens in a chunk saturate the cores."""
+    """Arranges passes in the free memory of a workplace. `offload` None keeps states on disk only if they must be."""
 
     model: PackedModel
     place: Workplace
@@ -200,9 +192,8 @@ class Room:
         return chosen
 
     def quicker_together(self, batches: Sequence[TokenBatch]) -> bool:
-        """Whether one pass over all batches takes less time than a separate pass for the last batch. This is so if
-        layers must be read from disk, or if the other batches do not saturate the cores. All hidden states must fit in
-        memory."""
+        """Whether one pass over all batches is quicker than a separate one for the last: layers are read from disk, or
+        the others do not saturate the cores; all states must fit."""
         others = sum(int(batch.lengths.sum()) for batch in batches[:-1])
         if self.holds_all_layers and others >= self.saturating:
             return False
@@ -238,8 +229,7 @@ _ENOUGH = 0.97
 """A chunk size saturates the cores if it reaches this share of the best measured throughput."""
 
 _SEQUENCE = 100
-"""Tokens per sequence in the measurement. Attention over so few tokens is a small part of the work. As in a pass, a
-chunk has as many whole sequences as fit, so that it does not fill the last block of a kernel."""
+"""Tokens per sequence in the measurement; a chunk has as many whole ones as fit."""
 
 _ROUNDS = 5
 """Number of runs of each size. The sizes take turns, so that other load on the machine does not slow a single size."""
@@ -248,12 +238,10 @@ _STEADY = 1.25
 """A measurement is disturbed if the slowest run of the chosen size takes more than this multiple of the fastest."""
 
 _WORKING = 0.8
-"""A measurement is disturbed if the threads worked for less than this share of its time, because another process had a
-core. On one core the smallest chunks are as fast as large ones, and this choice would slow later passes by a third."""
+"""A measurement is disturbed if the threads worked for less than this share of its time."""
 
 _TRIES = 5
-"""A disturbed measurement is used in this process only, and the next process measures again. After this number of them
-the machine is taken to be like that, and the largest of their results is stored."""
+"""A disturbed measurement is used in this process only; after this number of them the largest result is stored."""
 
 _METHOD = 3
 """The number of this measurement's method. Results of other methods are ignored."""
@@ -263,9 +251,8 @@ _disturbed: dict[str, int] = {}
 
 
 def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: MemoryBudget, spared: int = 0) -> int:
-    """The smallest chunk size, in tokens, with 97 % of the best throughput of this kernel on this device. Only sizes
-    that fit the budget, and leave `spared` bytes of it unused, are measured. If none fits, the smallest size is
-    returned without a measurement."""
+    """The smallest chunk size, in tokens, with 97 % of the best throughput. Only sizes that leave `spared` bytes are
+    measured; the smallest without a measurement if none does."""
     room = budget.free - spared
     sizes = [size for size in _SIZES if _nbytes(kernel, size) <= room]
     if not sizes:
@@ -298,8 +285,7 @@ def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: M
 
 
 def choose(seconds: Mapping[int, Sequence[float]]) -> tuple[int, float]:
-    """The smallest size that reaches 97 % of the best throughput in its fastest run, and the ratio of this size's
-    slowest run to its fastest, from the times of the runs by size in tokens."""
+    """The smallest size with 97 % of the best throughput in its fastest run, and its slowest run's ratio."""
     rates = {size: size // _SEQUENCE / min(runs) for size, runs in seconds.items()}
     best = max(rates.values())
     size = min(size for size, rate in rates.items() if rate >= _ENOUGH * best)

@@ -1,10 +1,8 @@
 """`OnnxRuntime`: transformer layers on onnxruntime's CPU provider.
 
-A layer runs in three stages, each of which is a small ONNX session: `project` (norm, q, k, v), `attend`, `finish`
-(output projection, residuals, norms, feed-forward). `project` and `finish` work on rows of tokens without regard to
-sequences, in blocks that are just large enough to saturate the cores. `attend` works on one sequence after the other.
-So there is no padding, and intermediates exist for one block of tokens and a few sequences at a time.
-"""
+A layer runs in three small sessions: `project` (norm, q, k, v), `attend` (one sequence after the other), `finish`
+(output projection, residuals, norms, feed-forward); the first and last work on blocks of rows just large enough to
+saturate the cores."""
 
 from __future__ import annotations
 
@@ -56,8 +54,8 @@ SC_LEVEL2_CACHE_SIZE = 191
 
 
 class CompiledGraph:
-    """One compiled graph. It reads inputs and writes outputs in place, without copies. Its intermediates take
-    `token_bytes` of scratch memory per token, and the converted copy of a matrix `fixed_bytes`."""
+    """One compiled graph, which reads and writes in place. Its intermediates take `token_bytes` per token, and a
+    converted matrix `fixed_bytes`."""
 
     def __init__(self, graph: Graph, threads: int) -> None:
         onnxruntime = load_onnxruntime()
@@ -95,8 +93,7 @@ class CompiledGraph:
         outputs: dict[str, npt.NDArray[Any]],
         **inputs: npt.NDArray[Any],
     ) -> None:
-        """Runs the stage on `inputs` and its part of `weights`, and writes to the contiguous arrays `outputs`. The
-        scratch memory has `fixed_bytes`, and `token_bytes` for every token."""
+        """Runs the stage on `inputs` and its part of `weights`, into the contiguous arrays `outputs`."""
         binding = self._session.io_binding()
         for name, kind in self._inputs.items():
             array = inputs[name] if name in inputs else weights[name]
@@ -118,14 +115,10 @@ class CompiledGraph:
 
 
 def worker_affinities(threads: int) -> str:
-    """onnxruntime's list of processors for the workers of a pool; empty if they are not pinned. The caller is the first
-    thread and is not in the list.
+    """onnxruntime's list of processors for the workers of a pool, without the caller; empty if they are not pinned.
 
-    The three stages, each with a pool, follow each other hundreds of times per second. Without pinning, the scheduler
-    sometimes keeps the workers of two pools on different cores for seconds, and one of these is the core of the caller.
-    That costs a third of the speed. A pool that uses all cores of this process is pinned, as onnxruntime does by
-    default. A smaller pool is not pinned, so that two processes do not use the same core.
-    """
+    Unpinned, workers of two pools sometimes stay on different cores, which costs a third of the speed. A pool smaller
+    than the process's cores is not pinned, so that two processes do not use the same core."""
     if not hasattr(os, "sched_getaffinity") or threads < 2:
         return ""
     allowed = sorted(os.sched_getaffinity(0))
@@ -143,8 +136,7 @@ def product_saturates() -> bool:
 
 
 def has_flash_attention() -> bool:
-    """Whether onnxruntime uses flash attention. It does if it knows the size of the second-level cache, which some
-    Linux systems do not report."""
+    """Whether onnxruntime uses flash attention: it must know the size of the second-level cache."""
     if os.environ.get("ORT_DISABLE_FLASH_ATTENTION", "0") != "0":
         return False
     if sys.platform != "linux":
@@ -189,9 +181,8 @@ class OnnxRuntime(Runtime):
 
 @dataclass(frozen=True, slots=True)
 class WorkMemory:
-    """The work memory of a run, allocated once for all groups and blocks, because new memory costs page faults: q and
-    context [tokens, kv_heads, heads / kv_heads, head_size], k and v [tokens, kv_heads, head_size], and slots of
-    intermediates."""
+    """The work memory of a run: q and context [tokens, kv_heads, heads / kv_heads, head_size], k and v [tokens,
+    kv_heads, head_size], and slots of intermediates."""
 
     q: Array
     k: Array
@@ -201,8 +192,7 @@ class WorkMemory:
 
 
 class OnnxLayerKernel(LayerKernel):
-    """One layer on onnxruntime. `saturates`: the processor's product of unsigned and signed bytes does (x86 without
-    VNNI), None tests it. `flash`: onnxruntime has flash attention, None asks `has_flash_attention`."""
+    """One layer on onnxruntime. `saturates`: the processor's product of bytes does; None tests it."""
 
     def __init__(
         self,
@@ -365,13 +355,7 @@ class OnnxLayerKernel(LayerKernel):
             )
 
     def _attend_sequence(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        context: Array,
-        scratch: npt.NDArray[np.uint8],
-        weights: Weights,
+        self, q: Array, k: Array, v: Array, context: Array, scratch: npt.NDArray[np.uint8], weights: Weights
     ) -> None:
         """Attention of one sequence, block by block. The queries belong to the last tokens of the keys."""
         shared = len(k) - len(q)
@@ -392,15 +376,13 @@ class OnnxLayerKernel(LayerKernel):
 
 
 def blocks(total: int, most: int) -> Iterator[tuple[int, int]]:
-    """Cuts 0 ... total into equal parts of at most `most`."""
     parts = -(-total // most)
     for part in range(parts):
         yield total * part // parts, total * (part + 1) // parts
 
 
 def groups(lengths: npt.NDArray[np.int32], most: int) -> Iterator[tuple[int, int]]:
-    """Cuts a chunk into groups of neighbouring sequences, of about equal size. A group has at most `most` tokens, or
-    is a single sequence."""
+    """Cuts a chunk into groups of neighbours of about equal size, at most `most` tokens or one sequence."""
     total = int(lengths.sum())
     goal = total / max(1, -(-total // most))
     start = tokens = 0

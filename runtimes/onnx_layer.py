@@ -1,10 +1,6 @@
-"""One transformer layer as ONNX graphs whose large intermediates lie in memory that the caller provides.
-
-onnxruntime's elementwise operators never work in place, and without an arena every result is a new allocation. So the
-large intermediates are placed explicitly: each is a graph output that the caller binds to a slot of its own buffer.
-Values that are not needed any more are overwritten. This module is the only place that imports onnxruntime, with its
-telemetry turned off, and `onnx`, when the first graph is built.
-"""
+"""One transformer layer as ONNX graphs whose large intermediates are outputs in memory that the caller provides:
+onnxruntime's elementwise operators never work in place. Only here onnxruntime (telemetry off) and `onnx` are
+imported."""
 
 from __future__ import annotations
 
@@ -43,9 +39,8 @@ class Placed:
 
 
 class Graph:
-    """Collects the nodes, inputs, outputs and constants of one ONNX graph. The caller provides memory for the
-    intermediate values `placed`, by name, and for converted copies of matrices (`converted`: their shapes and types),
-    of which only one exists at a time."""
+    """Collects one ONNX graph. The caller provides memory for the values `placed`, and for converted copies of
+    matrices, one at a time."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -104,7 +99,6 @@ class Graph:
 
 
 def element_type(dtype: str) -> int:
-    """ONNX's number of an element type."""
     from onnx import helper
 
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
@@ -117,7 +111,6 @@ def _value(name: str, dtype: str, shape: tuple[int | str, ...]) -> Any:
 
 
 def tensor(array: npt.NDArray[Any]) -> Any:
-    """An array as an attribute of a node."""
     from onnx import numpy_helper
 
     return numpy_helper.from_array(array)
@@ -135,8 +128,7 @@ def load_onnxruntime() -> Any:
 
 BLOCK_VALUES = 5 * 2**19
 """Largest number of outputs of the widest matrix per block of tokens: 10 MiB, 640 tokens for a feed-forward width of
-4096. Measured on two Zen 4 cores: blocks of 250 tokens of that width are 3 % slower than blocks of 500; blocks of 1000
-tokens and more are slower again."""
+4096. Measured on two Zen 4 cores."""
 
 QUERIES = 128
 """Largest number of query tokens in a block of attention. A causal block skips the keys after its end."""
@@ -148,8 +140,7 @@ THREAD_SCRATCH = 3 * 2**20
 """Upper bound on onnxruntime's bytes per thread, for packed pieces of matrices and tiles of flash attention."""
 
 MARGIN = 11, 10
-"""Safety factor above the sum of the parts. Processors pack matrices differently and the allocator rounds up: the sum
-was 1 % too low on one machine and 5 % too high on another."""
+"""Safety factor above the sum of the parts, which was 1 % too low on one machine."""
 
 _ZERO = 128
 """The unsigned byte that stands for 0. Signed bytes become such bytes with their highest bit inverted."""
@@ -166,15 +157,9 @@ def fuses_attention(spec: LayerSpec, flash: bool) -> bool:
 class LayerGraphs:
     """Builds the stages of one layer.
 
-    Args:
-        saturates: the processor's product of unsigned and signed bytes does (see `product_saturates`). Then both
-            factors are unsigned, around 128. With both signed, onnxruntime takes ten times as long.
-        flash: MultiHeadAttention without a mask holds no scores in memory (flash attention, Dao et al. 2022).
-
-    Attributes:
-        fused_attention: `attend` is a single MultiHeadAttention operator and takes whole sequences; otherwise it takes
-            blocks of queries.
-    """
+    If the processor's product of bytes `saturates`, both factors are unsigned, around 128. `flash`: MultiHeadAttention
+    without a mask holds no scores (Dao et al. 2022). `fused_attention`: `attend` is one such operator over whole
+    sequences, else over blocks of queries."""
 
     def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, saturates: bool, flash: bool) -> None:
         self.spec = spec
@@ -184,8 +169,7 @@ class LayerGraphs:
         self._tensors = {tensor.name: tensor for tensor in spec.tensors()}
 
     def project(self, *, norm_input: bool = True) -> Graph:
-        """hidden [t, hidden] -> q [t, 1, heads * head_size], k and v [t, 1, kv_heads * head_size], rotated, normed.
-        `norm_input` is the second part of `LayerSpec.kind`."""
+        """hidden [t, hidden] -> q [t, 1, heads * head_size], k and v [t, 1, kv_heads * head_size], rotated, normed."""
         spec = self.spec
         g = Graph("project")
         x = self._hidden(g)
@@ -213,8 +197,8 @@ class LayerGraphs:
         return g
 
     def attend(self, *, local: bool = False) -> Graph:
-        """Attention of b sequences of l tokens (`fused_attention`), or of a block of m queries to e keys. For a block,
-        `scores`, `masked` and `probabilities` may be the same memory. Local attention is always by blocks."""
+        """Attention of b sequences of l tokens (`fused_attention`), or of a block of m queries to e keys, whose
+        `scores`, `masked` and `probabilities` may be the same memory."""
         spec = self.spec
         heads, groups, size = spec.kv_heads, spec.heads // spec.kv_heads, spec.head_size
         g = Graph("attend")
@@ -253,7 +237,6 @@ class LayerGraphs:
         return g
 
     def finish(self) -> Graph:
-        """hidden [t, hidden] and context [t, heads * head_size] -> the layer's result, `advanced` [t, hidden]."""
         spec = self.spec
         g = Graph("finish")
         x = self._hidden(g)
@@ -319,8 +302,8 @@ class LayerGraphs:
         return y
 
     def _converted(self, g: Graph, weight: str, shape: tuple[int, int], x: str, dtype: str) -> str:
-        """A matrix converted to fp32, or from signed bytes to unsigned ones around 128. The conversion depends on the
-        shape of x, so it runs only after x was computed; by then the previous matrix is no longer needed."""
+        """A matrix converted to fp32, or to unsigned bytes around 128. It depends on the shape of x, so it runs only
+        when the previous matrix is no longer needed."""
         size = g.op("Shape", x)
         zero = g.op("Sub", size, size)
         weight = g.op("Reshape", weight, g.op("Add", g.constant(shape, "int64"), zero))
@@ -346,8 +329,7 @@ class LayerGraphs:
         return quantized, g.constant(_ZERO, "uint8"), scale
 
     def _norm(self, g: Graph, x: str, name: str) -> str:
-        """The norm of x as an operator of its own: with a sum, a fifth of the time of onnxruntime's
-        SkipLayerNormalization."""
+        """The norm of x as an operator of its own: with a sum, a fifth of SkipLayerNormalization's time."""
         weight = self._weight(g, f"{name}.weight")
         if self.spec.norm == "rms":
             return g.op("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=self.spec.norm_eps)
@@ -363,8 +345,7 @@ class LayerGraphs:
         return g.op("Gelu", x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
     def _rotate(self, g: Graph, x: str, size: int) -> str:
-        """Rotary embedding of x [t, 1, size], where every row is a sequence of one token. The operator allows no
-        sequence longer than the table of angles, and a block may hold the tokens of many sequences."""
+        """Rotary embedding of x [t, 1, size], where every row is a sequence of one token."""
         positions = g.input("positions", "int64", ("t", 1))
         half = self.spec.head_size // 2
         cosines = g.input("cosines", "float32", ("p", half))
@@ -417,18 +398,12 @@ def workspace(
 
 
 def scratch_bytes(spec: LayerSpec, tokens: int, keys: int, token_bytes: int, fixed_bytes: int, fused: bool) -> int:
-    """Bytes of a run's scratch memory, see `OnnxLayerKernel`."""
     scores = 0 if fused and not spec.window else min(QUERIES * spec.heads * keys, max(SCORES, 16 * spec.heads * keys))
     return max(min(tokens, block_tokens(spec)) * token_bytes + fixed_bytes, 4 * scores)
 
 
 def scratch_bound(spec: LayerSpec) -> tuple[int, int]:
-    """Upper bounds on `token_bytes` and `fixed_bytes` of the layer's stages, without building their graphs.
-
-    `finish` holds the feed-forward part's values twice, three rows of the hidden width, and either a fourth row or the
-    quantized values. `project` holds the three projections up to three times, because of norms and rotation. fp16
-    weights are converted to fp32 one matrix at a time, int8 weights perhaps to unsigned ones.
-    """
+    """Upper bounds on `token_bytes` and `fixed_bytes` of the layer's stages, without building their graphs."""
     matrices = spec.matrices()
     (_, qkv), (_, up) = matrices["qkv"], matrices["up"]
     rows = 3 * 4 * spec.hidden + max(4 * spec.hidden, up)

@@ -1,6 +1,5 @@
-"""Requests that share a pass: their token batches are joined, and an observer gives each request its own part. Each
-request is scored and pruned as if it were alone, since the result of a layer for a sequence depends on that sequence's
-tokens only (see `edge.runtimes.base`)."""
+"""Requests that share a pass: their token batches are joined, and an observer gives each request its own part, scored
+and pruned as if it were alone."""
 
 from __future__ import annotations
 
@@ -22,24 +21,11 @@ from edge.streaming.window import SlidingWindow
 
 @dataclass(frozen=True, slots=True)
 class RunStats:
-    """The work, time and memory of one forward pass; sizes in bytes, times in seconds.
+    """The work, time and memory of one forward pass; bytes and seconds.
 
-    Attributes:
-        prefix_tokens: tokens that precede every sequence, computed once (decoders).
-        query_cut: the query was too long for the model and was truncated.
-        layers_run: deepest layer that was reached.
-        layers: number of layers in the model.
-        evaluations: layer x sequence evaluations that were computed.
-        evaluations_full: layer x sequence evaluations of a pass without pruning.
-        buffers: number of layers that have a buffer.
-        pinned: number of layers that stay in memory between passes.
-        lane_bytes: bytes of weights and offloaded states that crossed the disk lane.
-        stall_s: time that the computation waited for the disk.
-        hidden_s: disk time that overlapped with the computation.
-        requests: number of requests that shared the pass, this one included. The disk's bytes and times are for all.
-        peak_resident: high-water mark of anonymous resident memory during the pass.
-        limit: the budget's limit.
-    """
+    `layers_run` is the deepest layer reached; `evaluations` are layer x sequence. `buffers` layers have one, `pinned`
+    ones stay between passes. `stall_s`: computation waited for the disk, `hidden_s`: it overlapped. `requests` shared
+    the pass; the disk's figures are for all."""
 
     sequences: int
     tokens: int
@@ -80,15 +66,9 @@ class RunStats:
 
     @classmethod
     def of(
-        cls,
-        batch: TokenBatch,
-        memory_plan: MemoryPlan,
-        window: SlidingWindow,
-        grown: Mapping[str, float],
-        **own: Any,
+        cls, batch: TokenBatch, memory_plan: MemoryPlan, window: SlidingWindow, grown: Mapping[str, float], **own: Any
     ) -> RunStats:
-        """The figures of a pass: `grown` is the growth of the trace's counters (see `Trace.since`), and `own` are the
-        figures that follow from none of the arguments, by name."""
+        """The figures of a pass: `grown` are the trace's counters, and `own` those that follow from no argument."""
         sequences, layers = len(batch.lengths), len(window.order)
         return cls(
             sequences=sequences,
@@ -117,19 +97,10 @@ def _nothing() -> None:
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One request: its texts, which travel to the pass and are tokenized there, and the observer of the pass.
+    """One request: its texts (or their tokens), paired with `query` if given, and the observer of the pass.
 
-    Attributes:
-        texts: the texts, one sequence each, or their tokens; with `query`, paired with it. `queries`: single texts are
-            queries (see `PairTokenizer.encode_texts`).
-        observe: makes the observer. It is called again if the first attempt shared a pass that did not fit. The
-            observer's `decide(0, ...)` chooses the texts that enter the pass.
-        undo: frees the memory that `observe` took.
-        urgency: the job leaves the pass when this is withdrawn or its deadline has passed.
-        batch: the tokens of the texts that entered the pass.
-        evaluations, layers: layer x sequence evaluations done for this job, and its deepest layer.
-        stats: the figures of the pass, once the job has succeeded; else the `error` that ended it.
-    """
+    `observe` makes the observer, again if a shared pass did not fit; its `decide(0, ...)` chooses the texts that enter.
+    `undo` frees its memory. `stats` are there on success, else the `error`."""
 
     texts: Sequence[str] | TokenBatch
     observe: Callable[[], Observer]
@@ -145,8 +116,7 @@ class Job:
     error: Exception | None = None
 
     def begin(self) -> Sequence[str] | TokenBatch:
-        """Makes the observer, and returns the texts that enter the pass. Raises `Withdrawn` or `DeadlinePassed` if the
-        request was cancelled."""
+        """Makes the observer, and returns the texts that enter the pass. Raises `Withdrawn` or `DeadlinePassed`."""
         self.evaluations = self.layers = 0
         self.urgency.check()
         self.observer = self.observe()
@@ -179,8 +149,8 @@ class Job:
 
 @dataclass(slots=True)
 class JoinedJobs:
-    """The jobs of one pass, as one batch of sequences, job by job, and one observer. `groups` has the job of each
-    sequence [n], and `ended` is called with each job that needs no further layer or has failed."""
+    """The jobs of one pass, as one batch and one observer. `groups` [n] has the job of each sequence; `ended` gets each
+    job that is done or has failed."""
 
     jobs: Sequence[Job]
     ended: Callable[[Job], None]
@@ -200,7 +170,6 @@ class JoinedJobs:
 
     @property
     def batches(self) -> list[TokenBatch]:
-        """The batch of each job."""
         return [job.batch for job in self.jobs if job.batch is not None]
 
     @property

@@ -1,8 +1,5 @@
-"""`SpanReader`: finds the answer in each passage with the reader of a reranker (see `edge.models.reader`).
-
-The passages go through the reranker's first layers in a pass of its engine, and then through the reader's own layers
-with the same kernel, in the memory that the pass has reserved for a layer's intermediate results.
-"""
+"""`SpanReader`: finds the answer in each passage with the reader of a reranker, in the engine's pass through the first
+layers and then its own layers."""
 
 from __future__ import annotations
 
@@ -31,12 +28,7 @@ Units = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The most probable answer in a part of a passage.
-
-    Attributes:
-        start, end: its position in the passage, in characters.
-        probability: the probability that it answers the question. It compares passages of one question, too.
-    """
+    """The most probable answer in a part of a passage: start and end in characters, and its probability."""
 
     start: int
     end: int
@@ -55,29 +47,17 @@ class SpanReader(Closing):
 
     @classmethod
     def open(cls, engine: Engine) -> SpanReader | None:
-        """The reader that is stored beside the engine's model; None if there is none for its weights.
-
-        Raises:
-            CorruptBlock: it is damaged.
-        """
+        """The reader that is stored beside the engine's model; None if there is none. CorruptBlock if it is damaged."""
         evidence = load(engine.model, EVIDENCE, SIGNALS)
         reader = None if evidence is None else Reader.open(engine.model)
         return None if reader is None or evidence is None else cls(engine, reader, evidence)
 
     def close(self) -> None:
-        """Closes the file."""
         self._reader.close()
 
     def read(self, query: str, passages: Sequence[str], units: Sequence[Units] | None = None) -> list[list[Span]]:
-        """The best span of each unit of each passage.
-
-        Args:
-            units: for each passage the start and end of its sentences, lines or blocks; without them, it is one unit.
-
-        Raises:
-            InputError, BudgetExceeded, CorruptBlock: as `Engine.run`.
-            CapabilityError: the layers run on a device, whose states do not come back to the host.
-        """
+        """The best span of each unit (start and end of sentences, lines or blocks) of each passage. CapabilityError if
+        the layers run on a device."""
         engine = self._engine
         if not engine.place.on_host:
             raise CapabilityError("answers are read on the processor; choose the runtime native or onnx")

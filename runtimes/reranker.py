@@ -319,10 +319,7 @@ class Reranker(Closing):
 
 
 def _ranked(
-    ids: npt.NDArray[np.int64],
-    docs: Sequence[str],
-    scores: npt.NDArray[np.float64],
-    relevance: npt.NDArray[np.float64],
+    ids: npt.NDArray[np.int64], docs: Sequence[str], scores: npt.NDArray[np.float64], relevance: npt.NDArray[np.float64]
 ) -> list[Ranked]:
     found = zip(ids.tolist(), scores.tolist(), relevance.tolist(), strict=True)
     return [Ranked(i, score, docs[i], probability) for i, score, probability in found]

@@ -1,5 +1,4 @@
-"""Scores and vectors from hidden states, computed in numpy, since the heads' matrices are small; and the observer that
-prunes by provisional scores during a pass."""
+"""Scores and vectors from hidden states, computed in numpy; and the observer that prunes by provisional scores."""
 
 from __future__ import annotations
 
@@ -32,13 +31,8 @@ Head = Mapping[str, npt.NDArray[Any]]
 def pool(
     spec: ModelSpec, head: Head, states: npt.NDArray[Any] | StatesElsewhere, lengths: npt.NDArray[np.int32]
 ) -> Any:
-    """The vector that the head reads from each sequence of a chunk: states [tokens, hidden], the sequences of `lengths`
-    tokens [batch] packed one after the other.
-
-    Returns:
-        [batch, hidden] fp32: the first token's state, the last token's state, or the mean over all tokens, each after
-            the final norm. For states on a device, an object that `np.asarray` turns into this array.
-    """
+    """The vector [batch, hidden] fp32 that the head reads from each of packed sequences: the first or last token's
+    state, or the mean, after the final norm. On a device, an object that `np.asarray` turns into it."""
     token = spec.head.token
     if isinstance(states, StatesElsewhere):
         if token == "all" and spec.layer.norm_first:
@@ -56,17 +50,16 @@ def pool(
 
 
 def lens_input(spec: ModelSpec, states: npt.NDArray[Any] | StatesElsewhere, lengths: npt.NDArray[np.int32]) -> Any:
-    """The vector that a lens reads from each sequence of a chunk, without the final norm (see `pool`): the last token's
-    state if the head reads the last token, otherwise the mean over all tokens. In the first layers of an encoder the
-    first token has hardly attended to the others."""
+    """The vector that a lens reads from each sequence, without the final norm: the last token's state if the head reads
+    it, else the mean, since in an encoder's first layers the first token has hardly attended to the others."""
     if spec.head.token == "last":
         return pool(spec, {}, states, lengths)
     return states.read("all", lengths) if isinstance(states, StatesElsewhere) else _means(states, lengths)
 
 
 def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> npt.NDArray[np.float64]:
-    """A reranker's raw scores [n] of pooled vectors [n, hidden]. Their `sigmoid` is the probability of relevance. The
-    score of a `yes-no` head is the difference of the two tokens' logits, whose sigmoid is the two-way softmax."""
+    """A reranker's raw scores [n] of pooled vectors [n, hidden]. Their `sigmoid` is the probability of relevance; of
+    `yes-no` heads it is the two-way softmax."""
     if spec.head.kind == "classifier":
         vectors = _normed(spec, tensors, vectors)
         # Row by row: the result of a product of matrices depends on the number of rows, in the last bit.
@@ -87,8 +80,7 @@ def logits(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Ve
 
 
 def embeddings(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> Vectors:
-    """An embedder's output [n, hidden] from pooled vectors, with the final norm (decoders) and the scaling to unit
-    length, if the model has them."""
+    """An embedder's output [n, hidden] from pooled vectors, normed and of unit length if the model says so."""
     output = _normed(spec, tensors, vectors)
     if spec.head.projection:
         # Row by row, see `logits`.
@@ -102,8 +94,7 @@ def embeddings(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors
 
 
 def final_norm(spec: ModelSpec, tensors: Mapping[str, npt.NDArray[Any]], vectors: Vectors) -> Vectors:
-    """The norm that models with `norm_first` have after the last layer. Vectors of other models are returned
-    unchanged."""
+    """The norm that models with `norm_first` have after the last layer."""
     if not spec.layer.norm_first:
         return vectors
     if spec.layer.norm == "layer":
@@ -144,13 +135,11 @@ def _means(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Vectors:
 
 
 def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Logistic function without overflow."""
     return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
 
 
 class Pruning(Protocol):
-    """Decides after each layer which candidates continue. `ProgressivePruning` uses clusters, `BoundedPruning` uses
-    calibrated errors."""
+    """Decides after each layer which candidates continue."""
 
     def wants(self, layer: int) -> bool: ...
 
@@ -158,8 +147,7 @@ class Pruning(Protocol):
 
 
 class Scorer:
-    """Relevance logits after each layer, from the model's own head, or from the lens after layers where calibration
-    found the lens to be more accurate."""
+    """Relevance logits after each layer, by the model's head, or by the lens where it is more accurate."""
 
     def __init__(
         self, spec: ModelSpec, head: Mapping[str, npt.NDArray[Any]], calibration: Calibration | None = None
@@ -170,8 +158,7 @@ class Scorer:
         self._lens_layers = frozenset(calibration.lens_layers if calibration is not None else ())
 
     def read(self, layer: int, states: Any, lengths: npt.NDArray[np.int32]) -> Any:
-        """The vectors [batch, hidden] from which a chunk's sequences are scored after `layer` layers. Arguments and
-        result are those of `heads.pool`."""
+        """The vectors [batch, hidden] from which a chunk's sequences are scored after `layer` layers."""
         if layer in self._lens_layers:
             return lens_input(self._spec, states, lengths)
         return pool(self._spec, self._head, states, lengths)
@@ -184,20 +171,17 @@ class Scorer:
 
 
 class CandidatePool:
-    """The candidates' logits so far, and the amounts that retrieval adds to them, if there was a retrieval.
+    """The candidates' logits so far, and what retrieval adds to them.
 
-    The blend (see `models.blending`) is scaled by the standard deviation of a pool's logits (the spread). With the
-    calibrated spread a candidate's score depends only on its own logit and on retrieval, so pruning does not change the
-    scores of the other candidates. Without a calibration the spread is that of this pool, where a candidate that left
-    early counts with its last logit.
-    """
+    The blend is scaled by the spread of the logits: a calibrated one, so that a score depends only on its own logit and
+    on retrieval; else that of this pool, where a candidate that left early counts with its last logit."""
 
     def __init__(
         self, candidates: int, *, retrieved: Retrieved, calibration: Calibration | None = None, weight: float = WEIGHT,
         unread: Sequence[bool] | None = None,
     ) -> None:  # fmt: skip
-        """Starts with no logits. Without a calibration a layer's logits are taken for the final ones. `weight` is the
-        model's share of the blend; `unread`: see `Reranker.explain`."""
+        """Without a calibration a layer's logits are taken for the final ones. `weight` is the model's share; `unread`:
+        see `Reranker.explain`."""
         found = retrieved_scores(candidates, retrieved)
         self._logits = np.full(candidates, np.nan)
         self._spread = None if calibration is None else calibration.spread
@@ -219,8 +203,7 @@ class CandidatePool:
     def see(
         self, ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64], layer: int = -1
     ) -> npt.NDArray[np.float64]:
-        """Records the logits [n] of some candidates after `layer` layers (-1: all layers) and returns their scores [n]
-        in 0 ... 1. Logits before the first layer (0) are not recorded."""
+        """Records logits [n] after `layer` layers (-1: all; not of 0); returns the scores [n] in 0 ... 1."""
         if self._forecast is not None:
             values = self._forecast(layer, values, self._places[ids])
         if layer != 0:
@@ -238,7 +221,6 @@ class CandidatePool:
         return self._prior is None or self._spread is not None
 
     def part(self, ids: npt.NDArray[np.int64]) -> CandidatePool:
-        """A pool of some of these candidates, without logits, with the same amounts from retrieval as in this pool."""
         part = CandidatePool(len(ids), retrieved=False)
         part._spread, part._forecast, part._sharpness = self._spread, self._forecast, self._sharpness
         part._places, part._unread = self._places[ids], self._unread[ids]
@@ -246,15 +228,13 @@ class CandidatePool:
         return part
 
     def relevance(self) -> npt.NDArray[np.float64]:
-        """The model's probability of relevance for every candidate [candidates]. It is predicted for a candidate that
-        left before the last layer, and nan for a candidate that no layer has read."""
+        """The model's probability of relevance [candidates]; nan for those that no layer has read."""
         return sigmoid(self._logits)
 
 
 @dataclass(slots=True)
 class LayerReport:
-    """One line of `--explain`: the active candidates [active] after `layer` layers (0: before the first), their
-    provisional scores [active], and the decision of pruning."""
+    """The active candidates [active] after `layer` layers, their provisional scores [active], and the decision."""
 
     layer: int
     ids: npt.NDArray[np.int64]
@@ -268,20 +248,11 @@ Watch = Callable[[LayerReport], object]
 
 @dataclass(slots=True)
 class PruningObserver:
-    """Scores candidates after each layer that pruning uses, lets `pruning` decide, and keeps the ranking.
+    """Scores candidates after each layer that pruning uses, lets `pruning` decide, and keeps the ranking. A pass runs
+    those in `entering`; attributes use the numbers of the pool.
 
-    A pass runs the candidates in `entering`. Pruning may know before the first layer that the others cannot win. The
-    engine numbers the sequences of a pass from 0, but all attributes here use the numbers of the pool. The memory for
-    the candidates is leased from `budget`; `close` frees it.
-
-    Attributes:
-        watch: called after each layer whose scores are examined.
-        pool: the candidates' logits, blended with retrieval.
-        scores: last known score of each candidate [n].
-        reports: one report for each layer whose scores were examined.
-        groups: groups of candidates that were not pruned, best group first: early winners come before later ones.
-        dropped: groups of candidates that were pruned as hopeless, the last pruned group first.
-    """
+    `scores` [n] are the last known; `groups` those not pruned, best first (early winners before later ones); `dropped`
+    the pruned, the last first. `close` frees the lease."""
 
     spec: ModelSpec
     scorer: Scorer

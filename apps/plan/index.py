@@ -16,8 +16,8 @@ from edge.apps.commands.tuning import described, wished
 from edge.apps.console import ProgressBar
 from edge.apps.options import Setup, collection_option, json_option, setup_options
 from edge.config import format_size
-from edge.devices.fpga import chip
-from edge.devices.fpga.chip import ChipDesign
+from edge.devices.fpga import shape as chip
+from edge.devices.fpga.shape import ChipDesign
 from edge.errors import InputError, RangeError, as_storage_error
 from edge.files.output_file import make_folder, open_output, write_all
 from edge.ivf.base import Goal

@@ -1,6 +1,5 @@
-"""`Card`: one GPU in this process. All its users share its memory limit and its streams. torch's CPU device, which has
-no streams, can stand in for it. `UploadBuffers` are host memory that the GPU reads and writes by itself.
-"""
+"""`Card`: one GPU in this process, whose users share its memory limit and its streams; torch's CPU device can stand in.
+`UploadBuffers` are host memory that the GPU reads by itself."""
 
 from __future__ import annotations
 
@@ -79,8 +78,6 @@ class CudaStream:
 
 
 class _Past:
-    """An event of a stream that does everything at once."""
-
     done = True
 
     def wait(self) -> None:
@@ -108,8 +105,8 @@ class _DirectStream:
 
 
 class Card:
-    """A GPU, or torch's CPU device in its place (`on_gpu` is False). `memory` is the ledger of all that torch may hold
-    there. The kernels have a stream, and the transfers to the device and back one each."""
+    """A GPU, or torch's CPU device (`on_gpu` is False). `memory` is the ledger of all that torch may hold there.
+    Kernels and the transfers in and out have a stream each."""
 
     def __init__(self, on: str, cap: int | str, streams: Streams | None) -> None:
         self.torch = torch = _torch()
@@ -154,15 +151,12 @@ class Card:
             stream.synchronize()
 
     def held(self) -> int:
-        """Bytes that torch's allocator holds on the device."""
         return int(self.torch.cuda.memory_reserved(self.device)) if self.on_gpu else self.memory.used
 
     def peak(self) -> int:
-        """High-water mark of `held` since torch last reset it; on the CPU device, `held` itself."""
         return int(self.torch.cuda.max_memory_reserved(self.device)) if self.on_gpu else self.memory.used
 
     def close(self) -> None:
-        """Ends all work, and gives the allocator's memory back to the system."""
         self.synchronize()
         if self.on_gpu:
             self.torch._C._cuda_clearCublasWorkspaces()  # each stream has one
@@ -180,12 +174,8 @@ class Card:
 
 
 def open_card(on: str, cap: int | str, streams: Streams | None) -> Card:
-    """The card of that name, such as `cuda:1`, or `cpu`, on which everything can be tried out without a GPU. The first
-    call opens it.
-
-    An empty `cap` takes the limit of another user, or most of the free memory. With `streams` it is a card of one's
-    own.
-    """
+    """The card of that name, such as `cuda:1`, or `cpu`; the first call opens it. An empty `cap` takes another user's
+    limit, or most of the free memory. With `streams` it is a card of one's own."""
     if streams is not None:
         return Card(on, cap, streams)
     with _opening:
@@ -235,15 +225,13 @@ class Pinned:
             _check(card, card.torch.cuda.cudart().cudaHostRegister(self.array.ctypes.data, self.array.nbytes, 0))
 
     def close(self) -> None:
-        """Unlocks the pages. No transfer may be under way."""
         card, self._card = self._card, None
         if card is not None and card.on_gpu:
             _check(card, card.torch.cuda.cudart().cudaHostUnregister(self.array.ctypes.data))
 
 
 class UploadBuffers:
-    """A ring of page-locked buffers through which bytes go to the device. A thread holds `lock` from `next` to
-    `send`."""
+    """A ring of page-locked buffers to the device. A thread holds `lock` from `next` to `send`."""
 
     def __init__(self, card: Card, budget: MemoryBudget, nbytes: int) -> None:
         self.nbytes = max(_OWN_PAGES, nbytes)
@@ -255,8 +243,7 @@ class UploadBuffers:
         self.lock = threading.RLock()
 
     def next(self) -> tuple[int, Pinned]:
-        """The number of the next buffer and the buffer, once the device has read its content. The thread that took it
-        fills it and calls `send` before another thread may take one: hold `lock` over both."""
+        """The number of the next buffer and the buffer, once the device has read its content."""
         number = self._turn
         self._turn = (number + 1) % len(self._buffers)
         sent, self._sent[number] = self._sent[number], None
@@ -265,8 +252,7 @@ class UploadBuffers:
         return number, self._buffers[number]
 
     def send(self, number: int, nbytes: int, into: Any, after: Event | None = None) -> Event:
-        """Copies the first bytes of a buffer into a tensor, which may be written to after an event, over the inward
-        stream. Returns the event that a stream waits for before it reads the tensor."""
+        """Copies first bytes of a buffer into a tensor, writable after an event; returns the event of arrival."""
         inward = self._card.inward
         if after is not None:
             inward.wait(after)

@@ -1,9 +1,5 @@
-"""`cuda`: a GPU as a place for lists and layers, and the scan of the lists there.
-
-Lists are taken together in blocks. The codes of a block become one matrix, which is multiplied with all queries at
-once; scores of rows that do not count for a query are then -inf. Rows that cannot be among the best never leave the
-device: one transfer at the end brings the best rows of all queries.
-"""
+"""`cuda`: a GPU as a place for lists and layers, and the scan of the lists there. The codes of a block of lists become
+one matrix, multiplied with all queries; one transfer at the end brings the best rows."""
 
 from __future__ import annotations
 
@@ -51,8 +47,8 @@ class CudaDevice(MeasuredScan):
         streams: Streams | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """`memory` is the host's ledger: of page-locked buffers, and of the memory that the driver takes in this
-        process. `cap` and `on` are those of `open_card`."""
+        """`memory` is the host's ledger of page-locked buffers and the driver's memory; `cap`, `on`: see
+        `open_card`."""
         self.host = memory
         with memory.charge("cuda driver") as self._driver:
             self.card = open_card(on, cap, streams)
@@ -76,8 +72,7 @@ class CudaDevice(MeasuredScan):
         return DeviceBuffer(self.card.allocate(nbytes))
 
     def write(self, buffer: DeviceBuffer, data: Bytes) -> None:
-        """Fills a buffer through page-locked memory. Called from the link's worker, which waits for the transfer, so
-        that the link learns how fast it is; a search waits on the device."""
+        """Fills a buffer through page-locked memory, and waits, so that the link learns its speed."""
         with self._lock:
             if self._staging is None:
                 self._staging = UploadBuffers(self.card, self.host, _STAGING_NBYTES)
@@ -139,8 +134,6 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Rows [low, high) of a list."""
-
     scan: ListScan
     low: int
     high: int
@@ -234,8 +227,7 @@ class _Found:
     def download(
         self, torch: Any, card: Card, request: SearchRequest
     ) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """The best rows of each query, in host memory. Where codes are the vectors themselves the host scores them
-        again, with the kernel that scores all other lists, so that results do not depend on where a list lay."""
+        """The best rows of each query, in host memory, which scores codes that are vectors again."""
         queries, width = request.seen.scores.shape
         card.compute.synchronize()
         scores, labels = self.scores.cpu().numpy(), self.labels.cpu().numpy()
@@ -277,8 +269,7 @@ class _Found:
 
 
 class _Blocks:
-    """Scans block after block, and keeps the best rows of each query [q, width] on the device; -inf and -1 where
-    none."""
+    """Scans block after block, and keeps the best rows of each query [q, width]; -inf and -1 where none."""
 
     def __init__(self, torch: Any, device: Any, decoder: Decoder, queries: Any, width: int) -> None:
         self._torch = torch
@@ -332,8 +323,7 @@ def _blocks(lists: Sequence[ListScan], rows: int) -> Iterator[list[_Piece]]:
 
 
 def _row_nbytes(spec: CodecSpec, queries: int) -> int:
-    """Device memory for each row of a block: its code, its vector twice (float32), scores, and finding the best
-    ones."""
+    """Device memory for each row of a block: code, vector twice (float32), scores, and finding the best ones."""
     return spec.code_size + 8 * spec.dim + 12 * queries + 48
 
 

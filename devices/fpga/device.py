@@ -7,9 +7,8 @@ import threading
 from pathlib import Path
 
 from edge.budget import MemoryBudget
-from edge.devices.fpga.chip import CHIP, GOAL
 from edge.devices.fpga.searching import Counted, SimulatedSearch, shape_for
-from edge.devices.fpga.shape import Shape, cycles, joules
+from edge.devices.fpga.shape import CHIP, GOAL, Shape, cycles, joules
 from edge.devices.limited import LimitedDevice
 from edge.devices.searchers import queue_length
 from edge.errors import CapabilityError, ConfigError, RangeError
@@ -32,16 +31,12 @@ _SIMULATE = {"yes": True, "no": False}
 
 
 class FpgaDevice(LimitedDevice):
-    """Holds lists behind a cap and a link of the published bandwidth and latency (Chameleon's network: 100 Gbit/s, 10
-    microseconds), and counts the cycles of a design in hardware that searches them.
+    """Holds lists behind Chameleon's published network (100 Gbit/s, 10 microseconds), and counts the cycles of a design
+    in hardware.
 
-    Without `simulate` the host searches, and a model gives the design's cycles. With it the design itself runs, as a
-    compiled simulation, and the host scores exactly the rows that it finds. Results are the codec's in both cases. The
-    energy is that of the published accelerator (`joules`).
-
-    Counters (in `trace`): `modelled.queries`, `modelled.seconds`, `modelled.joules`; `simulated.queries` (a query that
-    is asked again counts again), `simulated.cycles`, `simulated.rescored` (rows that the host scored).
-    """
+    Without `simulate` the host searches, and a model gives the cycles. With it the design runs as a compiled
+    simulation, and the host scores exactly the rows that it finds. Counters: `modelled.queries`, `.seconds`, `.joules`;
+    `simulated.queries` (again if asked again), `.cycles`, `.rescored`."""
 
     kind = "modelled fpga on"
 
@@ -57,11 +52,8 @@ class FpgaDevice(LimitedDevice):
         simulate: bool | str = False,
         trace: Trace | None = None,
     ) -> None:
-        """Args:
-        cap, bandwidth, latency: see `LimitedDevice`.
-        units: that score codes side by side, a power of two.
-        results: places of the last queue. A search for more takes several passes.
-        simulate: whether the design runs (`yes`), which needs the extra `fpga` and a C++ compiler."""
+        """`units` score codes side by side, a power of two; a search for more than `results` takes several passes; to
+        `simulate` needs the extra `fpga` and a C++ compiler."""
         if isinstance(simulate, str):
             if simulate not in _SIMULATE:
                 raise ConfigError(f"the option simulate of device fpga is yes or no, not {simulate!r}")
@@ -90,7 +82,6 @@ class FpgaDevice(LimitedDevice):
         self._building = threading.Lock()
 
     def shape(self, spec: CodecSpec) -> Shape:
-        """The design that scans codes of a codec."""
         return shape_for(spec, self.units, self.results, self.kept)
 
     def search(self, request: SearchRequest) -> Candidates:
@@ -143,7 +134,6 @@ _COPIES = 20
 
 
 def programs() -> Path:
-    """The folder of compiled simulations, in the user's cache."""
     import platformdirs
 
     return platformdirs.user_cache_path("edge-rag", appauthor=False) / "fpga"

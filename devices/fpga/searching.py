@@ -1,5 +1,5 @@
-"""The host's side of the accelerator: codes and queries in integers, lists in the words of its memory, and the exact
-results of rows that it finds by rounded scores."""
+"""The host's side of the accelerator: codes and queries in integers, lists in words of its memory, and exact results of
+rows that it finds by rounded scores."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ _MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class RoundedQuery:
-    """A query in integers of 16 bits, in the order in which they are sent. A score s of the design stands for s * unit
-    + offset, and differs from that of the code by at most `error`."""
+    """A query in 16-bit integers. A score s stands for s * unit + offset, and differs by at most `error`."""
 
     beats: Integers
     unit: float
@@ -72,7 +71,6 @@ class RoundedTables:
         return RoundedQuery(rounded.reshape(-1), unit, len(self._book) * unit / 2, float(error + slack))
 
     def codes(self, codes: Bytes) -> Bytes:
-        """The codes [n, code_size] as the bytes that the design scores."""
         return codes
 
 
@@ -80,8 +78,7 @@ class RoundedBytes:
     """Codes of a byte for each component: SQ8 as it is, and vectors between the extremes of each component."""
 
     def __init__(self, spec: CodecSpec, total: int, score: int, vectors: Sequence[Vectors]) -> None:
-        """Takes the bits of a sum in the design and of its score, and the rows of all lists, if the codes are
-        vectors."""
+        """Takes the bits of a sum and of a score, and the rows of all lists, if the codes are vectors."""
         self._shift = max(0, total - score)
         if spec.name == "sq8":
             state = np.frombuffer(spec.state, "<f4").astype(np.float64)
@@ -107,7 +104,6 @@ class RoundedBytes:
         return RoundedQuery(rounded, unit, offset, float(error))
 
     def codes(self, codes: Bytes) -> Bytes:
-        """The codes [n, code_size] as the bytes that the design scores."""
         if not self._vectors:
             return codes
         steps = (codes.view(np.float32) - self._low) / self._step
@@ -116,8 +112,8 @@ class RoundedBytes:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Lists in the memory of a design: in each word a beat of one row for each unit, and whether the row counts. A list
-    is its first group of rows and the number of groups; a group has a row for each unit."""
+    """Lists in the memory of a design: a word is a beat of one row for each unit, and whether it counts. A list is its
+    first group and the number of groups."""
 
     words: npt.NDArray[np.uint32]
     first: Integers
@@ -125,8 +121,7 @@ class Image:
 
     @classmethod
     def of(cls, lists: Sequence[tuple[Bytes, Any]], units: int, beat: int, beats: int) -> Image:
-        """The lists (codes [n, beat * beats], and the numbers of the rows that count, None for all) with `beat` bytes
-        of a row in a word and `beats` words of a row."""
+        """Lists (codes [n, beat * beats], rows that count, None for all) in `beats` words of `beat` bytes a row."""
         groups = np.array([-(-len(codes) // units) for codes, _ in lists], np.int64)
         first = np.concatenate(([0], np.cumsum(groups)))
         rows = np.zeros((int(first[-1]) * units, beats, beat + 1), np.uint8)
@@ -146,7 +141,6 @@ class Image:
 
 
 def shape_for(spec: CodecSpec, units: int, results: int, kept: int) -> Shape:
-    """The design that scans codes of a codec whose lists the host chooses."""
     if spec.has_tables:
         width = spec.dim // spec.code_size
         builders = math.gcd(spec.code_size, 4)
@@ -169,8 +163,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class AskedRows:
-    """A query for a design: its beats, the largest key that counts, and the lists to scan (none if the chip
-    chooses)."""
+    """A query for a design: beats, the largest key that counts, lists to scan (none if the chip chooses)."""
 
     beats: Integers
     ceiling: int
@@ -207,11 +200,10 @@ class SimulatedAccelerator:
         stall: float = 0.0,
         latency: int = 0,
     ) -> tuple[list[HardwareAnswer], int]:
-        """The answers to some queries that come one after the other, and the cycles of all.
+        """The answers to some queries one after the other, and the cycles of all.
 
-        `book` are 8-bit centroids of product quantization [parts, 256, width], and `centroids` those of the lists, as
-        bytes [lists, dim], whose weighted sums are the distances. Streams pause in the share `stall` of the cycles.
-        """
+        `book`: 8-bit centroids [parts, 256, width]; `centroids` of the lists, bytes [lists, dim]. Streams pause in the
+        share `stall` of the cycles."""
         from edge.devices.fpga.simulation import packed, unpacked
 
         shape, width = self.shape, self.shape.keys.width
@@ -279,9 +271,8 @@ class SimulatedAccelerator:
 
 
 class SimulatedSearch:
-    """Answers requests with a simulated design. The design keeps the rows with the best rounded scores; the host scores
-    them with the codec. A query is asked again for the rows below those, until no other row can be among the best. So
-    results are those of the codec."""
+    """Answers requests with a simulated design. A query is asked again for the rows below the best until no other can
+    be among them, so results are the codec's."""
 
     def __init__(self, shape: Shape, folder: Path, *, level: int = 1) -> None:
         self.shape = shape
@@ -289,7 +280,6 @@ class SimulatedSearch:
         self._accelerator = SimulatedAccelerator(shape, folder, level=level)
 
     def search(self, request: SearchRequest) -> Counted:
-        """Merges the best rows of the request's lists into `request.seen`."""
         counted = Counted()
         some: list[ListScan] = []
         rows = 0

@@ -1,12 +1,20 @@
-"""The parameters of a design, the numbers that its units and its host share, its cycles as the simulation counts them,
-and the published energy. It needs no library."""
+"""The parameters of a design, its cycles as simulated, its energy, and what it takes of an ECP5. The factors of
+look-up tables are fitted to synthesized designs (`synthesized.json`)."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from edge.devices.searchers import queue_length
 from edge.errors import RangeError
 
 ENTRY = 16
@@ -34,11 +42,8 @@ def address_bits(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeyForm:
-    """A row with its score (of so many bits, signed), as one number that is larger for a better row.
-
-    The score is in the upper bits, raised so that it is not negative. Below it is the complement of the row's number,
-    so that the smaller number wins among equal scores. Zero stands for no row: the number with all bits set is none.
-    """
+    """A row with its score as one number that is larger for a better row: the score raised to be positive, then the
+    complement of the row's number. Zero stands for no row."""
 
     score: int
     row: int
@@ -55,7 +60,6 @@ class KeyForm:
 
     @property
     def no_row(self) -> int:
-        """The number that is no row's."""
         return (1 << self.row) - 1
 
 
@@ -63,18 +67,10 @@ class KeyForm:
 class Shape:
     """The parameters of a design.
 
-    Attributes:
-        codec: `pq`, or `bytes` for weighted sums of bytes (SQ8, and vectors that the host rounds to bytes).
-        dim: components of a vector.
-        parts: bytes of a code of `pq`.
-        units: that score codes side by side, a power of two.
-        results, kept: places of the last queue, and of the queue of each unit.
-        builders: units that build tables, each an equal share of the parts.
-        lanes: components that a builder multiplies in a cycle, or bytes that a scoring unit of `bytes` does.
-        lists, probed: lists whose centroids are on the chip, and how many of them it scans for a query. 0 where the
-            host chooses the lists.
-        centroids: units that compute distances to centroids, each `lanes` components in a cycle.
-    """
+    `codec` is `pq`, or `bytes` for weighted sums (SQ8, rounded vectors). `units` score side by side; `results` and
+    `kept` are places of the last and of each unit's queue; `builders` build equal shares of the tables; `lanes` are
+    components a cycle. `lists`, `probed`: those on the chip and per query (0 where the host chooses); `centroids` units
+    compute their distances."""
 
     codec: str
     dim: int
@@ -99,7 +95,6 @@ class Shape:
 
     @property
     def beats(self) -> int:
-        """Beats of a query, and of a row of `bytes`."""
         return self.dim // self.lanes
 
     @property
@@ -119,9 +114,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class StageCycles:
-    """Cycles of each stage for one query by itself: distances to centroids and the selection of lists (0 where the host
-    chooses), the query's beats and tables, codes through the scoring units, the units' queues into the last one, and
-    the last queue's settling and giving its rows."""
+    """Cycles of each stage for one query by itself: distances and selection of lists, beats and tables, codes, the
+    units' queues, and the last queue."""
 
     choice: int
     tables: int
@@ -141,7 +135,6 @@ def pipeline(shape: Shape) -> int:
 
 
 def stages(shape: Shape, lists: Sequence[int]) -> StageCycles:
-    """The stages of a query that scans lists of so many rows."""
     held = [sum((rows + shape.units - 1 - unit) // shape.units for rows in lists) for unit in range(shape.units)]
     kept = [min(shape.kept, rows) for rows in held]
     drained = sum(max(1, rows) for rows in kept)  # an empty queue says so
@@ -162,8 +155,8 @@ def stages(shape: Shape, lists: Sequence[int]) -> StageCycles:
 
 
 def cycles(shape: Shape, queries: Sequence[Sequence[int]], latency: int = 0) -> int:
-    """Cycles until the last result of some queries that come one after the other, each with the rows of its lists. The
-    latency of the memory, in cycles, delays the first query alone, since later words are asked for in time."""
+    """Cycles until the last result of queries that come one after the other, each with the rows of its lists. The
+    memory's latency delays the first alone."""
     depth = pipeline(shape)
     built, scanned = [0, 0], [0, 0]
     chosen = emptied = given = 0
@@ -183,9 +176,8 @@ def cycles(shape: Shape, queries: Sequence[Sequence[int]], latency: int = 0) -> 
 
 
 JOULES_EACH, JOULES_PER_BYTE, JOULES_TOGETHER = 11.5e-3, 1.38e-9, 1.21e-9
-"""Energy of a query: a fixed part and a part for each scanned byte, both divided by the number of queries that run
-together, and a part for each scanned byte that is not divided. Calibrated: a least-squares fit to the twelve cells of
-table 4.3 (Chameleon), with errors of at most 6 %."""
+"""Energy of a query: a fixed part and one for each scanned byte, divided by the queries that run together, and one that
+is not. Calibrated on table 4.3 (Chameleon), errors of at most 6 %."""
 
 
 def joules(scanned: Sequence[float]) -> float:
@@ -194,3 +186,154 @@ def joules(scanned: Sequence[float]) -> float:
         return 0.0
     nbytes = sum(scanned)
     return JOULES_EACH + JOULES_PER_BYTE * nbytes / len(scanned) + JOULES_TOGETHER * nbytes
+
+
+CHIP = "LFE5U-85F"
+"""The largest ECP5."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Parts of the chip: look-up tables of 4 inputs, memory blocks of 18 kbit, and multipliers of 18 bits."""
+
+    luts: int
+    blocks: int
+    multipliers: int
+
+
+WHOLE = Resources(83_640, 208, 156)
+"""The parts of the chip."""
+
+USABLE = 0.6
+"""Share of the look-up tables that a design may use, as in FANNS. Memory and multipliers may be used up."""
+
+GOAL = 90e6
+"""Cycles per second that constraints ask for and times assume. Three designs were placed, at 95e6 to 102e6."""
+
+_BLOCK_BITS = 1 << 14
+"""Bits of a memory block without its parity bits, which these words do not use."""
+
+_BLOCK_WIDTH = 32
+
+_SHALLOW = 32
+"""Words up to which yosys makes a memory of look-up tables: four of them hold 16 words of 4 bits."""
+
+REPORTS = Path(__file__).with_name("synthesized.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesized:
+    """A synthesized design; with the clock in hertz where it was placed, too."""
+
+    shape: Shape
+    resources: Resources
+    frequency: float | None = None
+
+
+@cache
+def reports() -> tuple[Synthesized, ...]:
+    return tuple(
+        Synthesized(Shape(**row["shape"]), Resources(**row["resources"]), row["frequency"])
+        for row in json.loads(REPORTS.read_text())["designs"]
+    )
+
+
+def parts_of(shape: Shape) -> list[float]:
+    """The numbers that look-up tables besides those of memories grow with."""
+    places = shape.units * shape.kept + shape.results
+    lanes = 0
+    if shape.lists:
+        places += (shape.centroids + 1) * shape.probed
+        lanes = shape.centroids * shape.lanes
+    looked = shape.units * shape.parts if shape.codec == "pq" else 0
+    if shape.codec == "bytes":
+        lanes += shape.units * shape.lanes
+    built = shape.builders * shape.lanes if shape.codec == "pq" else 0
+    return [places, looked, lanes, shape.units, built, 1.0]
+
+
+def fitted(designs: Sequence[Synthesized]) -> npt.NDArray[np.float64]:
+    """The factors of `parts_of`, by least squares of relative errors. One that would be below zero is left out."""
+    rows = np.array([parts_of(design.shape) for design in designs])
+    whole = np.array([design.resources.luts for design in designs], float)
+    memories = np.array([_memories(design.shape)[0] for design in designs])
+    used = list(range(rows.shape[1]))
+    while True:
+        found = np.linalg.lstsq(rows[:, used] / whole[:, None], 1 - memories / whole, rcond=None)[0]
+        if (found >= 0).all():
+            factors = np.zeros(rows.shape[1])
+            factors[used] = found
+            return factors
+        del used[int(found.argmin())]
+
+
+@cache
+def _factors() -> npt.NDArray[np.float64]:
+    return fitted(reports())
+
+
+def _memory(width: int, depth: int) -> tuple[int, int]:
+    if depth <= _SHALLOW:
+        return 4 * -(-depth // 16) * -(-width // 4), 0
+    return 0, max(-(-width * depth // _BLOCK_BITS), -(-width // _BLOCK_WIDTH))
+
+
+def _memories(shape: Shape) -> tuple[int, int]:
+    weights, found = _memory(ENTRY * shape.lanes, 2 * shape.beats), []
+    if shape.codec == "pq":
+        found.append((0, shape.units * shape.parts))
+        words = shape.parts // shape.builders * CODES * (shape.dim // shape.parts // shape.lanes)
+        found += [_memory(8 * shape.lanes, words)] * shape.builders
+    else:
+        found += [weights] * shape.units
+    if shape.lists:
+        rounds = -(-shape.lists // shape.centroids)
+        found += [_memory(8 * shape.lanes, rounds * shape.beats), weights] * shape.centroids
+    return sum(luts for luts, _ in found), sum(blocks for _, blocks in found)
+
+
+def resources(shape: Shape, factors: Any = None) -> Resources:
+    luts, blocks = _memories(shape)
+    luts += round(float(np.dot(parts_of(shape), _factors() if factors is None else factors)))
+    multipliers = shape.lanes * (shape.builders if shape.codec == "pq" else shape.units)
+    if shape.lists:
+        multipliers += shape.centroids * shape.lanes
+    return Resources(luts, blocks, multipliers)
+
+
+def fits(taken: Resources) -> bool:
+    return taken.luts <= USABLE * WHOLE.luts and taken.blocks <= WHOLE.blocks and taken.multipliers <= WHOLE.multipliers
+
+
+@dataclass(frozen=True, slots=True)
+class ChipDesign:
+    """A design for a way of searching, the parts of the chip that it takes, and its queries a second."""
+
+    shape: Shape
+    resources: Resources
+    rate: float
+
+
+def best(dim: int, code: int, lists: Sequence[int], results: int) -> ChipDesign:
+    """The design that answers most queries of product-quantized codes of `code` bytes, with so many rows in each list
+    that a query scans; then the one with the fewest look-up tables (FANNS)."""
+    found: ChipDesign | None = None
+    widths = [lanes for lanes in (1, 2, 4, 8) if dim // code % lanes == 0]
+    builders = [count for count in (1, 2, 4, 8) if code % count == 0]
+    for units in (1, 2, 4, 8, 16, 32):
+        kept = queue_length(results, units)
+        for lanes in widths:
+            for count in builders:
+                shape = Shape("pq", dim, code, units, results, kept, count, lanes)
+                taken = resources(shape)
+                if not fits(taken):
+                    continue
+                rate = GOAL / stages(shape, lists).slowest
+                if found is None or (rate, -taken.luts) > (found.rate, -found.resources.luts):
+                    found = ChipDesign(shape, taken, rate)
+    if found is None:
+        raise RangeError(
+            f"no design for codes of {code} bytes and {results} results fits {USABLE:.0%} of the look-up tables and "
+            f"the {WHOLE.blocks} memory blocks of {CHIP}"
+        )
+    return found

@@ -31,8 +31,7 @@ _DRIVER = Path(__file__).with_name("simulate.cc")
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A run: cycles until the last expected word, and the words [n, chunks of 32 bits] of each output with their
-    cycles."""
+    """Cycles until the last expected word, and the words [n, chunks of 32 bits] of each output with their cycles."""
 
     cycles: int
     words: Mapping[str, Words]
@@ -40,14 +39,12 @@ class Simulated:
 
 
 def packed(values: Sequence[int], bits: int) -> Words:
-    """Payloads as words of a stream, [n, chunks]."""
     size = 4 * -(-bits // 32)
     data = b"".join(value.to_bytes(size, "little") for value in values)
     return np.frombuffer(data, "<u4").reshape(len(values), size // 4)
 
 
 def unpacked(words: Words) -> list[int]:
-    """Payloads of words [n, chunks]."""
     return [int.from_bytes(row.tobytes(), "little") for row in np.ascontiguousarray(words, "<u4")]
 
 
@@ -62,7 +59,6 @@ def missing() -> str:
 
 
 def rtlil(component: Any) -> str:
-    """The design as text for yosys."""
     try:
         from amaranth.back import rtlil as backend
     except ImportError as error:
@@ -86,15 +82,9 @@ class Simulation:
         self, component: Any, folder: Path, *, memories: Mapping[str, str] | None = None,
         constants: Mapping[str, int] | None = None, setup: Sequence[str] = (), level: int = 1,
     ) -> None:  # fmt: skip
-        """
-        Args:
-            component: its ports are streams.
-            folder: where programs are kept.
-            memories: output streams of addresses and counts, and the input streams that answer them.
-            constants: values of inputs that are no streams.
-            setup: input streams that are emptied before the others begin; cycles are counted from then on.
-            level: of the compiler's optimization. A short run takes less time in all with 0.
-        """
+        """`component` has streams as ports. `memories` are output streams of addresses and the inputs that answer them;
+        `constants` values of other inputs; `setup` streams are emptied first, and cycles counted then; `level` is the
+        compiler's."""
         if reason := missing():
             raise CapabilityError(f"a design cannot be simulated here, because {reason}")
         self.inputs, self.outputs = streams(component)
@@ -113,16 +103,9 @@ class Simulation:
         stall: float = 0.0,
         seed: int = 0,
     ) -> Simulated:
-        """Runs until the expected words have come.
-
-        Args:
-            given: words of each input stream, or of the memory behind it.
-            expected: words of each output stream; of others none are waited for.
-            runs: only words whose top bit is set are counted: the last ones of their runs.
-            limit: cycles after which the run fails.
-            latency: cycles from a request to a memory to its first word. A memory gives a word a cycle.
-            stall: share of the cycles in which a stream pauses at random.
-        """
+        """Runs until the `expected` words of each output have come from the `given` ones, or fails after `limit`
+        cycles. With `runs` only words whose top bit is set count. A memory answers after `latency` cycles, and streams
+        pause in the share `stall`."""
         job = [np.array([limit, seed, int(1000 * stall), latency], "<u8").tobytes()]
         for name, bits in self.inputs.items():
             words = np.ascontiguousarray(given.get(name, np.empty((0, -(-bits // 32)))), "<u4")
@@ -140,7 +123,6 @@ class Simulation:
         return Simulated(int(np.frombuffer(done.stdout, "<u8", 1)[0]), words_of, stamps)
 
     def _main(self, constants: Mapping[str, int]) -> str:
-        """The program's own part: the design's streams by number."""
 
         def ports(names: Mapping[str, int]) -> str:
             each = (

@@ -1,6 +1,5 @@
-"""`Gpu`: one GPU in this process, as WebGPU shows it. All its users share its memory limit and its queue. It may be a
-separate card, a part of the processor, or a program that computes on the processor. The last two have the host's
-memory."""
+"""`Gpu`: one GPU in this process, as WebGPU shows it: a card, a part of the processor, or a program on the processor.
+Its users share its memory limit and its queue."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ _KINDS = {
 """The kinds of adapters, the best first, and their names for people."""
 
 _READ = "READ_NOSYNC"
-"""Maps a buffer after the commands that fill it. In its usual mode wgpu submits a second, empty list of commands, which
-costs as much as the first one."""
+"""Maps a buffer after the commands that fill it, without wgpu's second, empty list of commands."""
 
 _BACKENDS = ("Vulkan", "Metal", "D3D12")
 
@@ -51,8 +49,8 @@ _opening = threading.RLock()
 
 
 class Gpu:
-    """A GPU, whose memory may be that of the host (`shared`), so that its limit counts there, too; or the processor
-    (`software`). `lock` is held while commands are recorded and submitted, and `held` is the bytes of all buffers."""
+    """A GPU, whose memory may be the host's (`shared`), or the processor (`software`). `lock` is held while commands
+    are recorded; `held` are bytes of all buffers."""
 
     def __init__(self, on: str, cap: int | str) -> None:
         self.wgpu = wgpu = _library()
@@ -107,8 +105,7 @@ class Gpu:
             return self.device.create_buffer(size=nbytes, usage=usage.MAP_READ | usage.COPY_DST)
 
     def write(self, buffer: Any, offset: int, data: npt.NDArray[Any]) -> None:
-        """Copies an array, which the caller may change at once, to an offset (a multiple of 4), filled up with
-        zeros."""
+        """Copies an array to an offset (a multiple of 4), filled up with zeros."""
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         if len(flat) % 4:
             flat = np.concatenate((flat, np.zeros(-len(flat) % 4, np.uint8)))
@@ -119,7 +116,6 @@ class Gpu:
                     self.synchronize()  # so that the library's copies do not add up
 
     def synchronize(self) -> None:
-        """Waits until the GPU has done everything that was submitted."""
         with self._fencing, self.answering():
             encoder = self.device.create_command_encoder()
             encoder.copy_buffer_to_buffer(*self._fence[0], *self._fence[1], 4)
@@ -149,8 +145,7 @@ class Gpu:
             return self._pipelines[key]
 
     def bind(self, pipeline: Any, buffers: dict[int, Any]) -> Any:
-        """Gives a pipeline its buffers, by the numbers of their bindings: each a buffer, or a tuple of a buffer, an
-        offset (a multiple of 256) and a number of bytes."""
+        """Gives a pipeline its buffers by binding: a buffer, or one with offset (a multiple of 256) and bytes."""
         entries = []
         for number, given in buffers.items():
             buffer, offset, size = given if isinstance(given, tuple) else (given, 0, given.size)
@@ -181,8 +176,7 @@ class SharedGpu:
     """One user's hold on a card, with what the library and the driver take in this process."""
 
     def __init__(self, host: MemoryBudget, on: str, cap: int | str) -> None:
-        """Opens the card. The host's ledger covers the process's growth, and the card's limit if it has the host's
-        memory."""
+        """The host's ledger covers the process's growth, and the card's limit if it has the host's memory."""
         self.host = host
         self._leases: list[Lease] = []
         self._compiled: set[Hashable] = set()
@@ -217,7 +211,6 @@ class SharedGpu:
             yield
 
     def close(self) -> None:
-        """Ends the use. The last user closes the card."""
         with _opening:
             self.card.users -= 1
             if not self.card.users:
@@ -276,7 +269,6 @@ class Slab:
         self.lists: list[ListBuffer] = []
 
     def gap(self, nbytes: int) -> tuple[int, int] | None:
-        """The first gap for so many bytes: its number and its first byte."""
         ends = [0, *(each.end for each in self.lists)]
         starts = [*(each.offset for each in self.lists), self.buffer.size]
         for number, (end, start) in enumerate(zip(ends, starts, strict=True)):

@@ -1,11 +1,8 @@
-"""`webgpu`: a GPU as a place for lists, through Vulkan, Metal or DirectX 12, and the scan of lists there: scores, an
-exact floor, and the rows above it.
+"""`webgpu`: a GPU as a place for lists, through Vulkan, Metal or DirectX 12, and the scan of lists there.
 
-For each block of rows the GPU computes scores, takes the maximum of each small group of rows, and finds the k-th
-largest maximum of a query. At least k rows reach this floor, so no other row can be among the best. Only rows above it
-come back, with their codes, and the host scores them with the scanner of its own lists. So results do not depend on the
-GPU's arithmetic: a score there is an interval that contains the host's score.
-"""
+For each block of rows the GPU computes scores and finds the k-th largest maximum of small groups: at least k rows reach
+this floor. Only rows above it come back, and the host scores them itself: a score there is an interval that contains
+the host's."""
 
 from __future__ import annotations
 
@@ -30,9 +27,7 @@ from edge.trace import Trace
 
 
 class WebGpuDevice(MeasuredScan):
-    """A GPU's memory under a ledger of its own, and the search of the lists in it. All devices of this process that are
-    open on the GPU share its card. If it is `shared` with the host, lists on it are of benefit only if it scans faster.
-    """
+    """A GPU's memory under a ledger of its own, and the search of its lists. All devices on it share the card."""
 
     name = "webgpu"
     in_host_memory = False
@@ -46,15 +41,9 @@ class WebGpuDevice(MeasuredScan):
         always: bool | str = False,
         trace: Trace | None = None,
     ) -> None:
-        """
-        Args:
-            memory: the host's ledger. It covers what the library and the driver take in this process, and the cap as
-                well if the GPU has the host's memory.
-            cap: bytes of the GPU's memory that may be used, or a size such as `2GB`; if empty, 64 MB of a GPU that has
-                the host's memory, and 1 GB of another.
-            on: a part of the GPU's name; if empty, the best one.
-            always: keeps a GPU in use that has the host's memory and is slower than the host, for tests.
-        """
+        """`memory` covers what the library and driver take here, and the cap if the GPU has the host's memory. `cap`
+        defaults to 64 MB of such a GPU, and 1 GB of another. `on` is a part of the GPU's name. `always` keeps one in
+        use that is slower than the host."""
         self._hold = SharedGpu(memory, on, cap)
         self.card = self._hold.card
         self.host = memory
@@ -124,12 +113,11 @@ TOGETHER = 8
 _SCORES_SHARE = 16
 _MOST_SLOTS = 1 << 13
 _SLOT_NBYTES = 2 * 4 * ROWS + 4
-"""A slot is 64 rows of one query: its scores, maxima and number. A block has at most so many slots, and they take at
-most such a part of the device's memory."""
+"""A slot is 64 rows of one query: scores, maxima and number. A block has at most so many slots, of at most such a part
+of the memory."""
 
 _WORKING_NBYTES, _WORKING_SHARE = 32 << 20, 8
-"""Bytes that a search works with are kept for it: at most so many, and at most such a part of the device's memory. A
-search that needs more takes it from what the lists have left."""
+"""Bytes kept for searches to work with, and their largest part of the device's memory."""
 
 _GROUPS, _MANY = 16, 2
 """Groups of the rows of a slot, if a query then has so many times k of them; otherwise each row is a group."""
@@ -151,8 +139,7 @@ Items = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """At most eight queries in the form of the kernels: their numbers in the request; values [queries, n] float32 that
-    a row is multiplied with (flat, sq8) or looked up in (pq); and heads [8, 4] float32: base, margin, floor."""
+    """At most eight queries: their numbers, values [queries, n] float32, and heads [8, 4]: base, margin, floor."""
 
     numbers: list[int]
     values: Vectors
@@ -161,8 +148,8 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows to scan, in items [n, 5] uint32 (see scan.wgsl) of at most 64 rows of one list. Of each item: its slab,
-    the queries that it is scored for at once (1 or 8), and the label of its row 0."""
+    """The rows to scan, in items [n, 5] uint32 (see scan.wgsl) of at most 64 rows of one list, with each item's slab,
+    queries at once (1 or 8), and label of row 0."""
 
     items: Items
     slabs: list[Slab]
@@ -200,7 +187,6 @@ class GpuSearch:
 
     @property
     def kept(self) -> int:
-        """Bytes that are leased for searches and not in a buffer yet."""
         return 0 if self._lease is None else self._lease.nbytes - self._working
 
     def scratch(self) -> Any:
@@ -246,8 +232,7 @@ class GpuSearch:
         return low + max(1, int(np.searchsorted(slots, self._slots, side="right")))
 
     def _scan(self, request: SearchRequest, batch: _Batch, rows: _Rows) -> None:
-        """Scans a block of rows and merges the best of them. If too many rows are above the floor, each half is a block
-        of its own: the floor is higher for the second one."""
+        """Scans a block of rows and merges the best of them, in halves if too many rows are above the floor."""
         seen, size = request.seen, request.codec.spec.code_size
         width = seen.scores.shape[1]
         for place, number in enumerate(batch.numbers):
@@ -282,8 +267,8 @@ class GpuSearch:
     def _run(
         self, spec: CodecSpec, batch: _Batch, rows: _Rows, k: int, capacity: int, words: int
     ) -> npt.NDArray[np.int64] | None:
-        """Runs the kernels on a block. Returns the rows that may be among the best, [n, 2 + words]: item and row in one
-        number, query, and the words with the code; None if there are more than `capacity`."""
+        """Runs the kernels on a block. Returns the rows that may be among the best, [n, 2 + words]: item and row,
+        query, and the code; None if there are more than `capacity`."""
         card, size = self._card, spec.code_size
         ranges, slots, groups = _ranges(rows, batch, k)
         nbytes = capacity * (2 + words) * 4
@@ -385,8 +370,7 @@ class GpuSearch:
 
 
 _Range = tuple[int, Slab, int, int, int]
-"""Neighbouring items of one slab that one command scores: their number, the slab, the first item, the first slot, and
-the slots of each item."""
+"""Neighbouring items of one slab for one command: number, slab, first item and slot, and slots of each."""
 
 
 def _ranges(rows: _Rows, batch: _Batch, k: int) -> tuple[list[_Range], npt.NDArray[np.uint32], int]:

@@ -34,13 +34,11 @@ def charge_of(nbytes: int) -> int:
 
 
 def pages_of(nbytes: int) -> int:
-    """Bytes of a buffer's pages."""
     return -(-nbytes // _PAGE) * _PAGE if nbytes >= _OWN_PAGES else nbytes
 
 
 def page_buffer(nbytes: int) -> Bytes:
-    """A writable buffer. A large one has its own memory mapping, so that its pages return to the system with the last
-    reference: a heap would keep the holes that blocks of different sizes leave."""
+    """A writable buffer. The pages of a large one return to the system with the last reference."""
     if nbytes < _OWN_PAGES:
         return np.empty(nbytes, np.uint8)
     if hasattr(mmap, "MAP_PRIVATE"):
@@ -49,15 +47,13 @@ def page_buffer(nbytes: int) -> Bytes:
 
 
 class Spares:
-    """Buffers whose blocks are gone, kept for the next blocks of about their size. Reuse is cheaper, because each fresh
-    page costs a fault, and unmapping lets other threads take the interpreter lock. `nbytes` counts their pages."""
+    """Buffers of gone blocks, kept for the next ones, because fresh pages cost faults. `nbytes` counts pages."""
 
     def __init__(self) -> None:
         self.nbytes = 0
         self._buffers: list[Bytes] = []  # the oldest first
 
     def put(self, buffer: Bytes) -> bool:
-        """Adds an unused buffer; returns whether it was kept. Small ones are not, since they are part of the heap."""
         if not isinstance(buffer, np.ndarray) or buffer.nbytes < _OWN_PAGES:
             return False
         self._buffers.append(buffer)
@@ -70,13 +66,11 @@ class Spares:
         return min((b for b in self._buffers if nbytes <= b.nbytes <= most), key=lambda b: b.nbytes, default=None)
 
     def take(self, buffer: Bytes) -> None:
-        """Removes a buffer, which the caller then uses."""
         at = next(at for at, other in enumerate(self._buffers) if other is buffer)
         del self._buffers[at]
         self.nbytes -= pages_of(buffer.nbytes)
 
     def release(self, nbytes: int) -> int:
-        """Frees the oldest buffers until at least `nbytes` are free or none is left; returns the bytes freed."""
         freed = 0
         while freed < nbytes and self._buffers:
             freed += pages_of(self._buffers.pop(0).nbytes)
@@ -118,9 +112,7 @@ _STEP = math.log(DECAY)
 class DecayedHotness:
     """Lowest hotness first: h <- h / decay + (used ? gain : 0) per round (TeleRAG, appendix C).
 
-    All values decay alike, so that their order changes only when a block is used. The heap holds the logarithm of h *
-    decay ** round, and beginning a round costs nothing.
-    """
+    All values decay alike, so the heap holds the logarithm of h * decay ** round."""
 
     def __init__(self) -> None:
         self._round = 0
@@ -177,17 +169,9 @@ Fetch = Callable[[Any], Ticket]
 
 @dataclass(slots=True, eq=False)
 class CachedBlock:
-    """A block that has a buffer.
-
-    Attributes:
-        buffer, whole: the block's bytes, and the allocated buffer that they are a part of.
-        charged: bytes that the block adds to the lease.
-        round: round of the last use.
-        locks: number of handles in use.
-        guards: predictions that protect the block from eviction for other blocks.
-        ahead: whether the block was fetched on a prediction, and has not been requested yet.
-        present: whether the block is in the cache. If not, its memory is freed with the last handle.
-    """
+    """A block that has a buffer. `charged` are its bytes under the lease, `locks` the handles in use, and `guards` the
+    predictions that protect it; `ahead`: fetched on a prediction and not requested yet. Once it is not `present`, its
+    memory is freed with the last handle."""
 
     key: Hashable
     buffer: Any
@@ -202,9 +186,7 @@ class CachedBlock:
 
     @property
     def coming(self) -> bool:
-        """Whether the bytes are there or on their way: the transfer has neither failed nor been cancelled."""
         return not self.ticket.cancelled and not self.ticket.failed
 
     def stop(self) -> bool:
-        """Cancels a transfer that has not begun; returns whether nothing writes into the buffer any more."""
         return self.ticket.done or self.ticket.cancel()

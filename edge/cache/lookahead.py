@@ -1,11 +1,9 @@
 """Lookahead: fetches blocks that a prediction names while other work keeps the caller busy (TeleRAG, section 4.1). It
-changes only the time when bytes arrive, never a result.
+changes only when bytes arrive, never a result.
 
-Whether it pays is the difference from a world without it, which `DemandShadow` simulates: its searches need the same
-blocks, and it keeps them by the same policy. A block is saved if the real world has it and the simulated one would have
-to read it. A block is lost if the real world must read it again and the simulated one still has it. The loss is
-reported to the prediction that displaced the block, however many searches ago that was.
-"""
+Whether it pays is the difference from `DemandShadow`, a simulated world without it: a block is saved if only the real
+world has it, and lost if only the simulated one does. The loss is reported to the prediction that displaced the
+block."""
 
 from __future__ import annotations
 
@@ -39,14 +37,8 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A block that may be needed: its name in the residency, the file, the block in it, and its size.
-
-    Attributes:
-        beside: a range of the file (offset, nbytes) of which single rows may be needed after the block. It is announced
-            to the system and comes into the page cache, not into the residency.
-        read: fills a buffer of the residency and returns the bytes that came over its link. If not given, the block is
-            read from `source`.
-    """
+    """A block that may be needed. `beside` is a range of the file (offset, nbytes) that is announced to the system's
+    page cache. `read` fills a buffer instead of `source`, and returns the bytes that came over the link."""
 
     key: tuple[str, int]
     source: BlockFile
@@ -62,24 +54,16 @@ Order = Iterator[Sequence[Predicted]]
 
 @dataclass(frozen=True, slots=True)
 class LookaheadOutcome:
-    """The result of one prediction, known once searches have reported the blocks they needed.
-
-    Attributes:
-        saved_s: seconds of transfers that searches would have waited for without lookahead, and did not.
-        added_s: seconds saved beyond the saving that the prediction it followed would have reached with as many bytes;
-            None if it followed none.
-    """
+    """The result of one prediction: seconds that searches did not wait, and those beyond what the prediction it
+    followed would have saved with as many bytes; None if it followed none."""
 
     saved_s: float
     added_s: float | None = None
 
 
 class Lookahead:
-    """Fetches predicted blocks into a residency. A context manager; ending it never affects results.
-
-    The bytes are split equally over the predictions of a batch. Resident blocks cost nothing, so that a later round
-    fetches only new ones. At most `nbytes` are asked for; `asked` and `fetched` count.
-    """
+    """Fetches predicted blocks into a residency, split equally over the predictions of a batch. A context manager. At
+    most `nbytes` are asked for; `asked` and `fetched` count."""
 
     def __init__(
         self,
@@ -94,16 +78,8 @@ class Lookahead:
         spared: Iterable[Hashable] = (),
         displacement: Displacement | None = None,
     ) -> None:
-        """Starts fetching.
-
-        Args:
-            orders: one prediction for each query of the batch.
-            seconds: length of the window. No transfer begins after it and the overrun.
-            overrun: seconds that are worth waiting after the window for further blocks (see `bytes_to_fetch`).
-            misses: learns how good the prediction was (see `search_needs`).
-            spared: blocks that are not evicted for this prediction, such as resident blocks that it names.
-            displacement: receives the keys of the blocks that are evicted for this prediction.
-        """
+        """`seconds` is the length of the window, and `overrun` what is worth waiting after it (see `bytes_to_fetch`).
+        `spared` blocks are not evicted for this prediction; `displacement` receives the keys of those that are."""
         self.nbytes = nbytes
         self.residency = residency
         self._lane = lane
@@ -132,20 +108,17 @@ class Lookahead:
         self._thread.start()
 
     def wait(self) -> None:
-        """Blocks until everything that fits has arrived, or the window has ended."""
         self._thread.join()
 
     def supersede(self, earlier: Lookahead, *, follows: bool) -> None:
-        """Ends an earlier prediction for the same search, and keeps the blocks that both name. `follows`: this is the
-        same prediction, made again with more knowledge."""
+        """Ends an earlier prediction for this search, and keeps common blocks. `follows`: the same with more text."""
         earlier._give_up()
         self._earlier = (*earlier._earlier, earlier)
         earlier._earlier = ()
         self._base = (earlier._base or earlier) if follows else None
 
     def finish(self) -> None:
-        """Ends the window after the overrun, and withdraws the transfers that have not begun. The others stay until
-        `cancel`."""
+        """Ends the window after the overrun, and withdraws the transfers that have not begun."""
         if self._overrun:
             self._thread.join(self._overrun)
         self._end()
@@ -158,18 +131,13 @@ class Lookahead:
         self.residency.withdraw(self, self._guarded)
 
     def search_needs(self, keys: Collection[Hashable], unread: Collection[Hashable]) -> None:
-        """Reports blocks that a search, or a part of it, needs, and those to be read if nothing had been fetched
-        ahead."""
+        """Reports blocks that a search needs, and those to be read if nothing had been fetched ahead."""
         self._needed = {*(self._needed or ()), *keys}
         self._unread |= {*unread}
 
     def cancel(self) -> list[LookaheadOutcome]:
-        """Ends the prediction at once, and the protection of its blocks. Fetched blocks that no search needed are
-        dropped. Calling it twice is harmless.
-
-        Returns:
-            The outcome of each prediction for that search, superseded ones first; nothing if there was no search.
-        """
+        """Ends the prediction and the protection of its blocks, and drops those that no search needed. Returns the
+        outcome of each prediction for that search, superseded ones first. Calling it twice is harmless."""
         self._give_up()
         needed, self._needed = self._needed, None
         self._drop_all_but(needed or ())
@@ -212,8 +180,7 @@ class Lookahead:
         return used
 
     def _rest(self) -> Iterator[tuple[Hashable, int]]:
-        """Keys and sizes of the blocks that would have been fetched next: withdrawn ones, those that did not fit, the
-        rest."""
+        """Keys and sizes of the blocks that would have been fetched next."""
         yield from [(key, nbytes) for key, (nbytes, transfer) in self._moved_blocks.items() if not transfer.arrived]
         for group in chain(self._skipped, *zip_longest(*self._orders, fillvalue=())):
             yield from [(block.key, block.nbytes) for block in group if block.key not in self._moved_blocks]
@@ -318,16 +285,14 @@ _SAMPLES = 4096
 
 
 class MissCurve:
-    """Share of needed blocks that a prediction misses, by the bytes fetched, as learned from earlier ones.
-    Thread-safe."""
+    """Share of needed blocks that a prediction misses, by the bytes fetched. Thread-safe."""
 
     def __init__(self) -> None:
         self._needed: list[float] = []
         self._lock = threading.Lock()
 
     def observe(self, positions: Sequence[float]) -> None:
-        """Learns from the blocks that were needed after a prediction: for each, the bytes that must be fetched in its
-        order until the block is there; infinity for a block that was not predicted."""
+        """Learns for each needed block the bytes to be fetched until it is there; infinity if it was not predicted."""
         with self._lock:
             self._needed = [*self._needed, *positions][-_SAMPLES:]
 
@@ -347,12 +312,9 @@ class MissCurve:
 def bytes_to_fetch(
     bandwidth: float, seconds: float, misses: Sequence[tuple[float, float]], slow_seconds: float
 ) -> float:
-    """Bytes to fetch for the smallest total time of fetching and searching (TeleRAG, appendix B).
-
-    The total is t1 + t2 with t1 = max(window, b / bandwidth) and t2 = miss(b) * slow_seconds. It is smallest either at
-    b = bandwidth * seconds, or at a later step of the miss curve `misses` (see `MissCurve.points`), where t1 has grown
-    less than t2 has fallen. `slow_seconds` is the time of a search that misses every block.
-    """
+    """Bytes to fetch for the smallest total time of fetching and searching (TeleRAG, appendix B): t1 + t2 with t1 =
+    max(window, b / bandwidth) and t2 = miss(b) * slow_seconds, smallest at b = bandwidth * seconds or at a later step
+    of `misses` (see `MissCurve.points`)."""
     if bandwidth < 0 or seconds < 0:
         raise InputError(f"a window has a bandwidth and a length of at least 0, not {bandwidth} and {seconds}")
     inside = bandwidth * seconds
@@ -401,11 +363,9 @@ class DemandShadow:
         absent: Collection[Hashable],
         seconds: Callable[[int], float],
     ) -> set[Hashable]:
-        """Simulates a search that needs `blocks` (with their bytes, in reading order) while `room` bytes may be held,
-        and tells predictions the losses they caused for it. `absent` are the blocks that it really must read.
-
-        Returns the blocks that would have to be read if nothing had been fetched ahead.
-        """
+        """Simulates a search that needs `blocks` (with their bytes, in reading order), of which it really must read
+        `absent`, and tells predictions their losses. Returns the blocks to be read if nothing had been fetched
+        ahead."""
         with self._lock:
             unread = self._needed(blocks, room)
             losses = [(self._displacer(key), blocks[key]) for key in absent if key not in unread]

@@ -1,10 +1,7 @@
 """Residency: the blocks in memory, the ones that stay there, and the ones that are evicted.
 
-All bytes of one residency are under one lease. It grows into free memory of the ledger, but never makes another cache
-shrink: if there is no free memory, the residency's own coldest blocks make room. Blocks that are held
-(`Residency.hold`) are the exception: other caches shrink for them, and they stay until the ledger would otherwise
-refuse a reservation.
-"""
+All bytes are under one lease, which grows only into free memory. Held blocks (`Residency.hold`) are the exception:
+other caches shrink for them, and they stay until the ledger would otherwise refuse a reservation."""
 
 from __future__ import annotations
 
@@ -36,8 +33,7 @@ from edge.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Predicted blocks that were admitted: the bytes that were requested, and the keys of the blocks evicted for
-    them."""
+    """Predicted blocks that were admitted: their bytes, and the keys evicted for them."""
 
     asked: int
     displaced: Sequence[Hashable] = ()
@@ -74,16 +70,8 @@ class Residency:
         rate: LinkRate | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """Creates an empty residency that holds no memory.
-
-        Args:
-            policy: chooses the block that is evicted first; by decayed hotness if not given.
-            capacity: largest number of bytes held, even if more are free; None for no such bound.
-            allocate: makes a buffer of a given size; a numpy array of this process if not given. A buffer elsewhere may
-                be any object that frees its memory with its last reference.
-            name: name of the owner in the ledger, and of the counters.
-            rate: speed of the link that blocks come over, by which the value of a cached block is estimated.
-        """
+        """Holds no memory yet. `capacity` bounds the bytes held; `allocate` makes a buffer, which frees its memory with
+        its last reference; by `rate`, the speed of the link, the value of a cached block is estimated."""
         self.name = name
         self.trace = trace or Trace()
         self._rate = rate or LinkRate()
@@ -122,13 +110,11 @@ class Residency:
         return key in self._entries
 
     def keys(self) -> list[Hashable]:
-        """Blocks that are in memory or on their way."""
         with self._lock:
             return list(self._entries)
 
     def loss(self) -> float:
-        """Seconds that the next round takes longer for each byte given back (see `edge.budget.Loss`): the time to read
-        a block again, times the share of the blocks that a round uses."""
+        """Seconds that the next round takes longer for each byte given back (see `edge.budget.Loss`)."""
         count = len(self._entries)
         return self._share * self._rate.loss(self.nbytes / count if count else 0)
 
@@ -143,9 +129,8 @@ class Residency:
             return self._round
 
     def claim(self, blocks: Sequence[tuple[Hashable, Fetch]], now: int) -> list[Handle | None]:
-        """Locks blocks that are in memory or on their way, for round `now`. Cold ones give None, and count neither as
-        hit nor miss. A transfer is started if a prediction has requested the block and its own transfer has not begun,
-        so that the block comes with the priority of a needed one."""
+        """Locks blocks that are in memory or on their way, for round `now`; None for cold ones, which count neither as
+        hit nor miss. A block on its way for a prediction gets the priority of a needed one."""
         with self._budget.lock, self._lock:
             handles = [self._claim(key, fetch, now) for key, fetch in blocks]
             self.trace.count(f"{self.name}.hits", sum(handle is not None for handle in handles))
@@ -153,7 +138,7 @@ class Residency:
 
     def admit(self, key: Hashable, nbytes: int, fetch: Fetch, now: int, *, evict: bool = True) -> Handle | None:
         """Makes room for a cold block and starts its transfer; None if there is no room. With `evict`, blocks last used
-        before round `now` may be evicted; otherwise only free memory is used."""
+        before round `now` may be evicted."""
         with self._budget.lock, self._lock:
             if (handle := self._claim(key, fetch, now)) is not None:
                 self.trace.count(f"{self.name}.hits")
@@ -174,8 +159,7 @@ class Residency:
             return Handle(self, entry, hit=False)
 
     def recall(self, handle: Handle) -> bool:
-        """Withdraws a locked block whose transfer has not begun, and releases the handle. False, and nothing is
-        changed, if the transfer has begun or others use or guard the block."""
+        """Withdraws a locked block; False, and nothing changes, if its transfer has begun or others use it."""
         with self._budget.lock, self._lock:
             entry = handle.entry
             if entry is None or entry.locks > 1 or entry.guards or entry.ticket.done or not entry.ticket.cancel():
@@ -185,7 +169,6 @@ class Residency:
         return True
 
     def held(self, key: Hashable) -> Handle | None:
-        """Locks a block that is in memory, for copying it elsewhere. This does not count as a use of the block."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or not entry.ticket.done or not entry.coming:
@@ -194,7 +177,6 @@ class Residency:
             return Handle(self, entry, hit=True)
 
     def absent(self, keys: Iterable[Hashable]) -> list[Hashable]:
-        """Those of `keys` that are neither in memory nor on their way."""
         with self._lock:
             return [key for key in keys if not self._coming(key)]
 
@@ -204,8 +186,7 @@ class Residency:
             return {key: entry.charged for key, entry in self._entries.items()}, self._policy.copy()
 
     def guard(self, owner: object, keys: Iterable[Hashable]) -> list[Hashable]:
-        """Protects those of `keys` that are in memory or on their way, and returns them. Until `unguard`, they are
-        evicted neither for other blocks' misses nor for predictions. The ledger may still evict them."""
+        """Protects those of `keys` that are there or coming from all but the ledger, and returns them."""
         with self._lock:
             found = [key for key in keys if self._coming(key)]
             for key in found:
@@ -213,8 +194,8 @@ class Residency:
             return found
 
     def prefetch(self, owner: object, blocks: Iterable[tuple[Hashable, int, Fetch]], limit: int) -> Admitted | None:
-        """Fetches blocks (key, size and transfer) on a prediction, all or none of them, and guards them (see `guard`).
-        None, and nothing is fetched, if that needs more than `limit` bytes or they do not fit."""
+        """Fetches and guards blocks (key, size, transfer) on a prediction; None, and none is fetched, if that needs
+        more than `limit` bytes or they do not fit."""
         with self._budget.lock, self._lock:
             wanted = list(blocks)
             cold = [block for block in wanted if not self._coming(block[0])]
@@ -237,12 +218,8 @@ class Residency:
         return Admitted(asked, displaced)
 
     def hold(self, blocks: Sequence[tuple[Hashable, int, Fetch]], beside: int) -> int:
-        """Holds blocks in memory, the most important first, in place of those that are held now. Cold ones are fetched,
-        and other caches shrink for them, but leave `beside` bytes of the ledger free.
-
-        Returns:
-            Number of the blocks that are held: those before the first for which there is no room.
-        """
+        """Holds blocks in memory, the most important first, in place of those that are held now, and returns how many.
+        Other caches shrink for them, but leave `beside` bytes of the ledger free."""
         with self._budget.lock, self._lock:
             if len(self._unregister) == 1:
                 shrink = partial(self._shrink, held=True)
@@ -290,8 +267,7 @@ class Residency:
                     entry.guards.discard(owner)
 
     def trim(self, share: float) -> None:
-        """Evicts the coldest blocks that are not guarded until cached blocks hold at most `share` of the room
-        (TeleRAG's cache fraction). The rest is left for the next prefetch."""
+        """Evicts the coldest unguarded blocks until at most `share` of the room is held (TeleRAG's cache fraction)."""
         with self._budget.lock, self._lock:
             while self.nbytes > share * self.room:
                 if self._give_back(1):
@@ -302,7 +278,6 @@ class Residency:
                 self._evict(entry)
 
     def discard(self, keys: Iterable[Hashable]) -> None:
-        """Drops blocks that will not be requested again."""
         with self._budget.lock, self._lock:
             for key in keys:
                 entry = self._entries.get(key)
@@ -350,8 +325,7 @@ class Residency:
         return Handle(self, entry, hit=True)
 
     def _usable(self, entry: CachedBlock, fetch: Fetch) -> bool:
-        """Whether the bytes are in memory or certain to come. A transfer that failed is dropped, so that it is read
-        again."""
+        """Whether the bytes are in memory or certain to come. A transfer that failed is dropped."""
         if entry.ticket.done and entry.ticket.failed:
             self.forget(entry)
             return False
@@ -364,8 +338,7 @@ class Residency:
         return entry is not None and entry.coming
 
     def _clear(self, keys: Sequence[Hashable], charged: int) -> list[Hashable] | None:
-        """Makes room for predicted blocks without evicting any of them, and returns the evicted keys; None if there is
-        no room."""
+        """Makes room for predicted blocks without evicting any of them; the evicted keys, None without room."""
         for key in keys:
             entry = self._entries.get(key)
             if entry is not None and not entry.coming:
@@ -402,9 +375,9 @@ class Residency:
         return entry
 
     def _make_room(self, charged: int, allowed: Allowed | None) -> list[Hashable] | None:
-        """Evicts the coldest blocks that are `allowed` until `charged` bytes are free, and returns their keys; evicts
-        nothing and returns None if that is impossible. Spare buffers are used up last, and a few more blocks go than
-        necessary: with more spare buffers one is more likely to fit."""
+        """Evicts the coldest `allowed` blocks until `charged` bytes are free, and returns their keys; None, and nothing
+        is evicted, if that is impossible. A few more go than necessary, because with more spare buffers one is more
+        likely to fit."""
         missing = self._missing(charged)
         chosen: dict[Hashable, CachedBlock] = {}
         wanted = self._lease.nbytes // SPARE - self._spares.nbytes
@@ -490,8 +463,7 @@ class Residency:
 
 
 class Handle:
-    """A locked block that is in memory or on its way there. It stays until `release`. A context manager. `hit`: it was
-    in memory, or on its way, before it was requested."""
+    """A locked block that is in memory or coming, until `release`. A context manager. `hit`: it was there."""
 
     __slots__ = ("_owner", "entry", "hit")
 
@@ -502,7 +474,6 @@ class Handle:
 
     @property
     def ready(self) -> bool:
-        """Whether the bytes have arrived, or their transfer has failed. In the latter case `wait` raises the error."""
         assert self.entry is not None
         return self.entry.ticket.done
 
@@ -517,7 +488,6 @@ class Handle:
         return self.entry.buffer
 
     def release(self) -> None:
-        """Unlocks the block. Releasing twice is harmless."""
         entry, self.entry = self.entry, None
         if entry is not None:
             self._owner.unlock(entry)

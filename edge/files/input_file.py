@@ -1,6 +1,4 @@
-"""`open_input` opens every file that the user names for reading, and never waits without end: opening a named pipe
-waits for its writer, and reading a device may never end. A pipe that has a writer is read, so that a shell's
-`<(command)` works."""
+"""`open_input` opens every file that the user names for reading, and never waits without end for a pipe or a device."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ SMALL = 8 << 20
 
 
 def open_input(path: str | os.PathLike[str], *, pipes: bool = True) -> BinaryIO:
-    """Opens a file, or with `pipes` a pipe that has a writer, which can only be read once. OSError, whose `strerror`
-    tells the reason, if it is a folder, a device or a socket, or a pipe without a writer."""
+    """Opens a file, or with `pipes` a pipe that has a writer, readable once. OSError, with a `strerror`."""
     if os.name == "nt":
         return open(path, "rb")
     try:
@@ -71,7 +68,6 @@ def read_stdin(most: int = SMALL) -> bytes:
 
 
 def read_text(name: str) -> str:
-    """The text of a small file that the user names; `-` is stdin."""
     what = "stdin" if name == "-" else name
     try:
         return (read_stdin() if name == "-" else read_input(name, most=SMALL)).decode()
@@ -110,8 +106,6 @@ def _first_byte(descriptor: int, path: str | os.PathLike[str]) -> bytes:
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe whose first byte may have been read already."""
-
     def __init__(self, descriptor: int, first: bytes) -> None:
         self._descriptor = descriptor
         self._first = first

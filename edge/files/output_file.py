@@ -1,5 +1,4 @@
-"""`open_output` opens every file that the user names for writing; `write_all` writes to a file without a buffer; and
-`make_folder` makes folders, which for the user's own data can be read by that user only."""
+"""`open_output` opens files that the user names for writing; `write_all` is unbuffered; `make_folder`."""
 
 from __future__ import annotations
 
@@ -35,9 +34,8 @@ def write_all(file: Unbuffered, data: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def open_output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Opens a file that replaces an older one when it is complete. Until then, and after an error, the older file
-    stays. If the path is a link, the link stays, and its target is replaced. A device such as `/dev/null`, an open file
-    such as `/dev/stdout`, and a file in a folder where none can be created are written to directly."""
+    """Opens a file that replaces an older one when it is complete; after an error the older file stays. A link's target
+    is replaced; a device, an open file, and a file in a folder where none can be created are written to directly."""
     target = Path(os.path.realpath(path))
     if _is_direct(Path(path)) or not os.access(target.parent, os.W_OK):
         with open(path, "wb") as file:
@@ -66,9 +64,7 @@ _FOR_ALL = 0o777
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and its missing parents. Folders within the program's folders of data, settings, state or cache
-    can be read by the user only (as the XDG specification demands), because they hold the user's memories and
-    documents."""
+    """Makes a folder and its parents. The program's own can be read by the user only (XDG specification)."""
     path = path.absolute()
     above = (path, *path.parents)
     mode = _FOR_ONE if any(own in above for own in _own()) else _FOR_ALL

@@ -1,7 +1,5 @@
-"""Files that are written whole or not at all, and JSON documents with a checksum. All files that the program writes and
-reads back use this module, unless their format has its own checksums (blocks of weights, IVF segments, KV states) or
-people edit them. Tables that only save time, because they can be measured or computed again, are stored with
-`remember`."""
+"""Files that are written whole or not at all, and JSON documents with a checksum. Tables that only save time, because
+they can be made again, are stored with `remember`."""
 
 from __future__ import annotations
 
@@ -50,7 +48,6 @@ def unsealed(data: bytes) -> dict[str, Any]:
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a document with its checksum, and replaces an existing file."""
     replace(path, sealed(content))
 
 
@@ -70,8 +67,7 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
 
 def replace(path: Path, data: bytes, *, private: bool = False) -> None:
     """Writes a file under another name, flushes it, renames it into place and flushes the folder. A `private` file can
-    be read by its owner only. After a kill or a power loss, the file has either the old or the new content. Drafts of
-    processes that have ended are removed."""
+    be read by its owner only. Drafts of processes that have ended are removed."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with as_storage_error(f"{path} cannot be written"):
         make_folder(path.parent)
@@ -114,9 +110,8 @@ def is_abandoned(draft: Path, mark: str = ".") -> bool:
 
 
 def recall(path: Path, what: str) -> dict[str, Any]:
-    """The table at a path; an empty one if there is none or it cannot be read. A damaged table is reported in the log
-    by its content (`what`; without a handler: on stderr) and removed. So it is reported once, and the caller makes a
-    new one."""
+    """The table at a path; an empty one if there is none or it cannot be read. A damaged table is reported once (as
+    `what`, in the log or on stderr) and removed."""
     try:
         return read_sealed(path) or {}
     except (CorruptBlock, StorageError) as error:

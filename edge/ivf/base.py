@@ -1,7 +1,5 @@
-"""Data types that storage and search share: the committed state (`Snapshot`), its lists, codecs, and results.
-
-Storage and maintenance make snapshots; the searcher reads them. Similarity is the inner product of float32 vectors;
-ids are int64, not negative, and unique. `Connection` is what the core needs of the caller's SQLite database."""
+"""Data types that storage and search share. Similarity is the inner product of float32 vectors; ids are int64, not
+negative, and unique."""
 
 from __future__ import annotations
 
@@ -19,14 +17,8 @@ from edge.errors import CorruptBlock, InputError
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """How an index is trained and searched.
-
-    Attributes:
-        lists: number of lists; 1 means that all vectors are scanned exactly.
-        codec: flat, sq8, pq or opq (pq of vectors that were rotated first).
-        code_size: bytes of a vector's code.
-        rescore: exact scores computed per requested result, at most, where codes are not exact.
-    """
+    """How an index is trained and searched: `lists` of 1 scans all vectors exactly, `code_size` are bytes of a vector's
+    code, and `rescore` exact scores are computed per result, at most."""
 
     lists: int
     codec: str
@@ -36,13 +28,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The wishes that parameters are chosen by.
-
-    Attributes:
-        recall: least recall@10. Without it, the highest that `seconds` allow.
-        seconds: most seconds per query; None for as few as possible.
-        nbytes: most bytes of all lists (codes, ids and checksums), which a search keeps in memory; None for no bound.
-    """
+    """The wishes that parameters are chosen by: at least recall@10, at most seconds per query and bytes."""
 
     recall: float | None = None
     seconds: float | None = None
@@ -61,15 +47,8 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The parameters that were chosen for an index, and why.
-
-    Attributes:
-        rows: number of vectors when the choice was made.
-        nprobe: number of lists to probe, chosen with the parameters.
-        aim: the recall on the index's own curve that needs `nprobe` lists. Searches aim at it, so that the number of
-            lists follows the curve when the curve is measured again.
-        seconds, recall, nbytes: predicted time per query, recall@10 on the sampled queries, and bytes of all lists.
-    """
+    """The parameters that were chosen for an index. `recall`, `seconds` and `nbytes` are predicted; searches aim at
+    `aim`, the recall on the index's own curve that needs `nprobe` lists."""
 
     parameters: Parameters
     goal: Goal
@@ -96,9 +75,6 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class IndexTuning:
-    """The result of tuning an index: its parameters, and whether they were chosen now, or hold from an earlier
-    choice."""
-
     tuned: Tuned
     changed: bool
 
@@ -111,8 +87,7 @@ CHECKSUM_NBYTES = 4
 ID_NBYTES = 8
 
 MAINTENANCE_NBYTES = 32 << 20
-"""Memory that maintenance and large additions need beside the index's tables: that of the sorting after a training, for
-up to 1,000 lists."""
+"""Memory that maintenance and large additions need beside the index's tables, for up to 1,000 lists."""
 
 RESCORE = 8
 """Exact scores computed per requested result, at most, where codes are not exact and the index was not tuned."""
@@ -129,18 +104,9 @@ NO_IDS: Ids = np.empty(0, np.int64)
 class IndexOptions:
     """The options of an index that is opened. Only `codec` and the recall target change results.
 
-    Attributes:
-        codec: flat, sq8, pq, or auto (see `choose_codec` in `edge.ivf.maintenance.training`); takes effect at the next
-            training.
-        flat_limit: with at most this many vectors there is a single list, scanned exactly, without codes.
-        pending_limit: rows kept in SQLite before maintenance moves them to a segment; an `add` that would leave more
-            than twice as many writes a segment itself, or leaves up to three times as many if its memory is too small.
-        list_rows: the number of vectors per list that training aims at.
-        recall_target: recall@10 that a search aims at if the caller gives neither `nprobe` nor `recall`.
-        grace_seconds: files that no committed state names any more are kept this long, for readers whose transaction
-            began before and that have not opened the files yet, in this process or another.
-        seed: the random seed of samples and of k-means.
-    """
+    `codec` takes effect at the next training; up to `flat_limit` vectors are one list without codes; an `add` that
+    leaves more than twice `pending_limit` rows in SQLite writes a segment; files that no state names are kept
+    `grace_seconds` for readers that have not opened them yet."""
 
     codec: str = "auto"
     flat_limit: int = 20_000
@@ -162,7 +128,6 @@ class CodecSpec:
 
     @property
     def exact(self) -> bool:
-        """Whether the codes are the float32 vectors themselves."""
         return self.name == "flat"
 
     @property
@@ -173,8 +138,7 @@ class CodecSpec:
 
 @dataclass(frozen=True, slots=True)
 class Quantizer:
-    """Lists that several indexes share, so that together they give the results of one index. `version` is above 0 and
-    tells quantizers apart; `recall` is as every index uses it, empty if it is not measured yet."""
+    """Lists that several indexes share. `version` is above 0; `recall` is empty if it is not measured yet."""
 
     version: int
     spec: CodecSpec
@@ -206,14 +170,8 @@ class Scanner(Protocol):
         """Starts a query, [dim]."""
 
     def scan(self, codes: Bytes, labels: Ids, scores: Vectors, found: Ids) -> None:
-        """Merges rows of one list into the best results so far.
-
-        Args:
-            codes: [n, code_size], C-contiguous.
-            labels: [n], the number to report for each row (its id or its row number).
-            scores, found: [k] each, a min-heap in faiss's layout. The caller fills them with -inf and -1, passes the
-                same arrays for every list of the query, and sorts them in the end.
-        """
+        """Merges rows of one list, `codes` [n, code_size] with the numbers `labels` [n], into `scores` and `found` [k],
+        a min-heap in faiss's layout that the caller fills and sorts."""
 
 
 class Codec(Protocol):
@@ -241,8 +199,7 @@ class Codecs(Protocol):
         """Opens the codec that a spec describes."""
 
     def train(self, name: str, sample: Vectors, *, seed: int, code_size: int = 0) -> CodecSpec:
-        """Fits codec `name` (flat, sq8, pq or opq) on `sample` [n, dim]; `code_size` of pq or opq, 0 for the
-        default."""
+        """Fits flat, sq8, pq or opq on `sample` [n, dim]; a `code_size` of 0 is the default."""
 
     def cluster(self, sample: npt.NDArray[np.float16], nlist: int, *, iterations: int, seed: int) -> Vectors:
         """Spherical k-means: unit centroids [nlist, dim] of `sample` [n, dim], n >= nlist."""
@@ -250,21 +207,11 @@ class Codecs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListPart:
-    """Rows of one list inside one segment. A list can have several parts there, each of at most about 4 MiB.
+    """Rows of one list inside one segment, at most about 4 MiB.
 
-    The block `codes` is: int64 ids [rows], then codes [rows, code_size], then CRC-32 of each row's float32 vector,
-    uint32 [rows]. `split` takes it apart.
-
-    Attributes:
-        source: the open segment; read with `source.read(part.codes, into)` or a lane. Safe in many threads.
-        vectors: the same rows as float32 for exact re-scoring (`source.read_scattered`; compare with the checksums), or
-            None when the codes are the vectors (codec flat).
-        rows: rows stored, deleted ones included.
-        nbytes: bytes of the block `codes`.
-        deleted: ascending numbers of the deleted rows (0 <= row < rows).
-        key: (segment's file name, part's number), the part's name in this and every later snapshot. A cache may use it:
-            the content of a part is immutable, except that `deleted` grows.
-    """
+    The block `codes` is: int64 ids [rows], codes [rows, code_size], CRC-32 of each row's float32 vector, uint32 [rows].
+    `vectors` is None when the codes are the vectors. `deleted` are ascending row numbers. `key` names the part in every
+    later snapshot, and its content never changes except that `deleted` grows."""
 
     source: BlockFile
     codes: BlockId
@@ -285,24 +232,12 @@ class ListPart:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One committed state of an index. It is immutable: a reader keeps it while a newer one is made.
+    """One committed state of an index, immutable. It keeps its segment files open.
 
-    Holding a snapshot keeps its segment files open. No id occurs twice among its live rows, which are the pending rows
-    and the rows of all parts less their `deleted` rows.
-
-    Attributes:
-        generation: grows with every change; 0 is the empty index.
-        codec: the open codec of every list; `codec.spec.exact` says whether re-scoring is needed.
-        centroids: [nlist, dim]; nlist == 1 means flat and exact.
-        lists: for each list, those of its parts that have live rows.
-        pending_ids, pending_vectors: [n], [n, dim]: rows that are not yet in segments and are scored exactly.
-        recall: measured (nprobe, recall@10), ascending; empty before the first measurement and for one list.
-        rows: number of live rows.
-        pending_lists: [n], the lists that the pending rows belong to, if other indexes share the lists. Then a pending
-            row is only found in a list that is probed, because it may be in a segment elsewhere. None: always.
-        tuned: the parameters that the index was tuned to; None if it was not.
-        held: the leases that the snapshot needs. They are released with the last reference to it.
-    """
+    `centroids` [nlist, dim], and for each list in `lists` its parts with live rows. `pending_ids` [n] and
+    `pending_vectors` [n, dim] are rows outside segments, which are scored exactly; with `pending_lists` [n] only those
+    in a probed list. `recall` has measured (nprobe, recall@10), ascending. `held` are leases that end with the
+    snapshot."""
 
     generation: int
     dim: int
@@ -329,13 +264,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Results of a search: `ids` int64 [q, k] padded with -1, `scores` float32 [q, k] padded with -inf, best first.
-
-    Attributes:
-        nprobe: lists probed per query (the largest of the batch).
-        lists_read, bytes_read: amounts read from disk for this search.
-        hits: probed lists that were resident already.
-    """
+    """Results of a search, best first: `ids` [q, k] padded with -1, `scores` [q, k] padded with -inf. `nprobe` is the
+    largest of the batch, `hits` the probed lists that were resident."""
 
     ids: Ids
     scores: Vectors

@@ -227,15 +227,13 @@ class Profile(Protocol):
 
 GROUP = "edge.devices"
 
-_MOST = 64
-"""Largest number of devices of a kind."""
-
 
 def open_device(text: str, memory: MemoryBudget, *, trace: Trace | None = None, **options: Any) -> Place:
     """Opens an installed device. The caller closes it.
 
     Args:
-        text: the device's name and options, as `parse_device` reads them.
+        text: the device's name and options, as `parse_device` reads them. So many of a kind, `count=2`, are one device
+            of that many searchers, each of which holds whole lists.
         memory: the process's ledger.
         options: further options.
 
@@ -246,6 +244,8 @@ def open_device(text: str, memory: MemoryBudget, *, trace: Trace | None = None, 
     """
     name, written = parse_device(text)
     kind = load(GROUP, name)
+    if "count" in written and "count" not in inspect.signature(kind).parameters:
+        kind, written = load(GROUP, "searchers"), {"of": name, "lists": "whole", **written}
     try:
         device = kind(memory, trace=trace, **written, **options)
     except TypeError as error:
@@ -253,29 +253,6 @@ def open_device(text: str, memory: MemoryBudget, *, trace: Trace | None = None, 
     if not isinstance(device, Place):
         raise CapabilityError(f"device {name} is no place for lists: it lacks a part of the contract")
     return device
-
-
-def open_devices(text: str, memory: MemoryBudget, *, trace: Trace | None = None) -> list[Place]:
-    """Opens as many devices as the option `count` says, each with memory of its own. The caller closes them.
-
-    A device that has an option `count` itself gets it, and is one device.
-
-    Raises: as `open_device`.
-    """
-    name, written = parse_device(text)
-    if "count" not in written or "count" in inspect.signature(load(GROUP, name)).parameters:
-        return [open_device(text, memory, trace=trace)]
-    count = written.pop("count")
-    if not count.isdecimal() or not 1 <= int(count) <= _MOST:
-        raise ConfigError(f"there are 1 to {_MOST} devices of a kind, not {count!r}")
-    opened: list[Place] = []
-    try:
-        opened.extend(open_device(name, memory, trace=trace, **written) for _ in range(int(count)))
-    except BaseException:
-        while opened:
-            opened.pop().close()
-        raise
-    return opened
 
 
 def capabilities(device: Place) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +28,8 @@ from edge.ivf.base import (
     Snapshot,
     Vectors,
 )
-from edge.ivf.device import Place, Search, SearchPlace, capabilities, open_devices
-from edge.ivf.dispatch import resident
-from edge.ivf.plan import checked_queries, choose_nprobe, lists_to_probe, member
+from edge.ivf.device import Place, Search, SearchPlace, capabilities, open_device
+from edge.ivf.plan import checked_queries, choose_nprobe, lists_to_probe, member, resident
 from edge.ivf.search import IndexSearcher
 from edge.ivf.storage.manifest import MIGRATIONS, IndexManifest
 from edge.ivf.storage.segments import IndexSegment, OpenSegments
@@ -54,10 +53,8 @@ class VectorIndex(Closing):
     """Inner-product search over float32 vectors with int64 ids. Thread-safe: many readers, one writer, one maintainer;
     several processes may open the same index.
 
-    The caller owns the database (tables `ivf_*`, see `migrations`) and its transactions. A change becomes visible when
-    the caller commits, and a kill at any moment leaves the last committed state. Methods raise ConfigError if the index
-    holds vectors of another width.
-    """
+    The caller owns the database and its transactions: a change becomes visible when the caller commits. Methods raise
+    ConfigError if the index holds vectors of another width."""
 
     def __init__(
         self,
@@ -67,24 +64,15 @@ class VectorIndex(Closing):
         budget: MemoryBudget,
         trace: Trace | None = None,
         device: SearchPlace | None = None,
-        places: Sequence[SearchPlace] = (),
+        place: SearchPlace | None = None,
         search_on: str = "",
         codecs: Codecs | None = None,
         options: IndexOptions | None = None,
         threads: int = 0,
         within: float = 0.0,
     ) -> None:
-        """Creates the index object. Files are opened later, when they are first needed.
-
-        Args:
-            directory: folder of the segments, made when the first segment is written.
-            device: the device that scans lists; the host if not given. The caller closes it.
-            places: further devices that hold and search lists. The caller closes them.
-            search_on: further devices by name and options, as `--device` takes them. The index opens and closes them.
-            codecs: the library that trains and encodes; faiss if not given.
-            threads: threads of training; 0 takes all cores this process may use.
-            within: the deadline of a search in seconds; 0 for none (see `IndexSearcher`).
-        """
+        """Opens no file yet. The caller closes `device` and `place`; the index opens and closes what `search_on`
+        names. 0 `threads` of training takes all cores."""
         if dim < 1:
             raise InputError(f"vectors have at least one component, not {dim}")
         self.dim = dim
@@ -100,9 +88,10 @@ class VectorIndex(Closing):
         self._snapshots = Snapshots(self._segments, codecs, dim, budget)
         self.options = options or IndexOptions()
         try:
-            host = device or self._opened("cpu")[0]
-            others = [*places, *(self._opened(search_on) if search_on not in ("", "cpu") else [])]
-            self._searcher = IndexSearcher(host, places=others, within=within, trace=self._trace)
+            host = device or self._opened("cpu")
+            if place is None and search_on not in ("", "cpu"):
+                place = self._opened(search_on)
+            self._searcher = IndexSearcher(host, place=place, within=within, trace=self._trace)
         except BaseException:
             self._close_devices()
             raise
@@ -113,8 +102,7 @@ class VectorIndex(Closing):
         return list(MIGRATIONS)
 
     def add(self, db: Connection, ids: npt.ArrayLike, vectors: npt.ArrayLike) -> None:
-        """Adds `vectors` [n, dim] under `ids` [n]; an id that exists is replaced. A few rows go into a table of `db`
-        and touch no file; many become a segment at once. If it cannot be written, the caller rolls back."""
+        """Adds `vectors` [n, dim] under `ids` [n], and replaces known ones. If it fails, the caller rolls back."""
         numbers = _checked_ids(ids)
         rows = self._checked_vectors(vectors, len(numbers))
         if len(numbers) == 0:
@@ -138,7 +126,6 @@ class VectorIndex(Closing):
             self._write_segment(writer, manifest, numbers, rows)
 
     def delete(self, db: Connection, ids: npt.ArrayLike) -> int:
-        """Removes vectors; returns how many of `ids` [n] were in the index."""
         numbers = np.sort(_checked_ids(ids))
         manifest = self._manifest(db)
         stamp = manifest.touch()
@@ -147,8 +134,7 @@ class VectorIndex(Closing):
         return count
 
     def vectors(self, db: Connection, ids: npt.ArrayLike, *, absent_as_zero: bool = False) -> Vectors:
-        """The vectors [n, dim] of `ids` [n], in that order. A missing id is an InputError, or zeros if
-        `absent_as_zero`."""
+        """The vectors [n, dim] of `ids` [n]. A missing id is an InputError, or zeros if `absent_as_zero`."""
         wanted, inverse = np.unique(np.asarray(ids, np.int64), return_inverse=True)
         out = np.zeros((len(wanted), self.dim), np.float32)
         found = np.zeros(len(wanted), np.bool_)
@@ -175,25 +161,10 @@ class VectorIndex(Closing):
         IndexManifest(db).drop_segments(names, time.time())
 
     def maintain(
-        self,
-        write: Write,
-        *,
-        full: bool = False,
-        stop: threading.Event | None = None,
-        progress: Progress | None = None,
+        self, write: Write, *, full: bool = False, stop: threading.Event | None = None, progress: Progress | None = None
     ) -> MaintenanceReport:
-        """Keeps the index in order.
-
-        Moves pending rows to segments, trains if the index has outgrown its lists or its vectors have drifted from
-        them, splits large lists, merges segments, drops deleted rows, measures recall, and removes files. It works in
-        short transactions of its own (opened by `write`), beside readers and a writer, and may be killed at any point.
-        Finished steps stay.
-
-        Args:
-            full: do everything, down to one segment without deleted rows.
-            stop: if set, maintenance ends as soon as possible.
-            progress: called with a stage's name, rows done and rows in all.
-        """
+        """Flushes, trains, splits, merges, measures recall and removes files, in short transactions opened by `write`,
+        beside readers and a writer. A kill or `stop` keeps finished steps. `full` goes down to one segment."""
         from edge.ivf.maintenance.maintainer import maintain
 
         return maintain(self._work(write, full=full, stop=stop, progress=progress))
@@ -207,14 +178,11 @@ class VectorIndex(Closing):
         stop: threading.Event | None = None,
         progress: Progress | None = None,
     ) -> IndexTuning:
-        """Chooses the number of lists, the codec, its code size and the depth of rescoring for a goal, trains the index
-        with them, and records the choice, which later trainings and searches keep to (FANNS: Jiang's thesis, chapter 6,
-        with measured stages). `questions` [q, dim] are of the kind that will be asked. Without them, questions are made
-        from rows.
+        """Chooses parameters for a goal (FANNS: Jiang's thesis, chapter 6), trains the index with them, and records the
+        choice. `questions` [q, dim] are of the kind that will be asked; by default they are made from rows.
 
-        An index that was tuned for the same goal, with about as many vectors as now, is left as it is. If no parameters
-        keep the goal, the lists are shared, or a step fails, nothing has changed.
-        """
+        An index that was tuned for the same goal at about this size is left as it is, and after an error nothing has
+        changed."""
         from edge.tuning.tuner import tuned
 
         with write() as db:
@@ -231,16 +199,14 @@ class VectorIndex(Closing):
         questions: Vectors | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Calls `use` with the candidate parameters of this index, their sampled recall and measured stage costs. The
-        index keeps its parameters. Arguments and errors are those of `tune`."""
+        """Calls `use` with the candidate parameters, their recall and stage costs. Nothing changes; see `tune`."""
         from edge.tuning.tuner import examine
 
         given = None if questions is None else checked_queries(questions, self.dim)
         examine(self._work(write, progress=progress), use, given)
 
     def install_quantizer(self, write: Write, quantizer: Quantizer) -> Curve:
-        """Sorts all vectors into lists that other indexes have, too, and returns the recall curve; see
-        `edge.ivf.maintenance.retraining.install`. StorageError if another thread or process maintains the index."""
+        """Sorts all vectors into shared lists; returns the recall curve. StorageError during other maintenance."""
         from edge.ivf.maintenance.maintainer import installed
 
         if quantizer.spec.dim != self.dim:
@@ -248,7 +214,6 @@ class VectorIndex(Closing):
         return installed(self._work(write), quantizer)
 
     def drawn(self, db: Connection, count: int, seed: int) -> Vectors:
-        """At most `count` random vectors [n, dim] of those in segments, for the training of a quantizer."""
         from edge.ivf.maintenance.training import sample
         from edge.ivf.maintenance.work import VectorSource
 
@@ -261,9 +226,7 @@ class VectorIndex(Closing):
         return np.concatenate([none, *(vectors for _, vectors in sample(sources, count, seed))])
 
     def discard(self, write: Write) -> bool:
-        """Removes the files that are out of use at once; returns whether all are gone. `maintain` keeps such files for
-        a minute, because transactions of other processes may still read them. Call this only where there are no such
-        transactions (`Database.vacuum`)."""
+        """Removes unused files; returns whether all are gone. Only where no transaction may still read them."""
         from edge.ivf.maintenance.maintainer import discard
 
         return discard(self._work(write))
@@ -286,14 +249,8 @@ class VectorIndex(Closing):
     ) -> Found:
         """The `k` vectors with the largest inner products for each of `queries` [q, dim].
 
-        Args:
-            nprobe: number of lists to probe. If not given, the number that reached `recall` (or the options' target, or
-                the choice of the last tuning) when recall was measured on this collection's own vectors.
-            seconds: probe as many lists as probably fit into this time, at least one, instead of aiming at `recall`
-                (see `IndexSearcher.fitting`). Ignored until searches have been timed.
-            allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
-            window: a lookahead to end now.
-        """
+        The number of lists is `nprobe`, or what `seconds` allow once searches were timed, or what `recall` (or the last
+        tuning) needs. Under `allowed` (ascending ids) probing goes on until k are found. A `window` ends now."""
         snapshot = self._snapshots.current(db)
         if nprobe is None and seconds is not None:
             nprobe = self._searcher.fitting(snapshot, queries, seconds)
@@ -314,9 +271,7 @@ class VectorIndex(Closing):
         seconds: float | None = None,
         lost: Callable[[float], object] | None = None,
     ) -> Lookahead:
-        """Starts fetching the lists that a search for `queries` [q, dim] would probe, for similar queries to come. More
-        lists than those are fetched only into a further device, whose memory nothing else competes for. See
-        `IndexSearcher.lookahead`."""
+        """Starts fetching the lists of a search for `queries` [q, dim]; more than those only into a further device."""
         snapshot = self._snapshots.current(db)
         nprobe = lists_to_probe(snapshot, self.options.recall_target)
         depth = nprobe if self._searcher.fast is None else None
@@ -326,13 +281,12 @@ class VectorIndex(Closing):
 
     def resident(self, db: Connection) -> npt.NDArray[np.bool_]:
         """For each list [nlist] of the committed state whether it is in memory. Raises as `search` does."""
-        return resident(self._snapshots.current(db), [*self._searcher.places, self._searcher.host])
+        return resident(self._snapshots.current(db), self._searcher.tiers)
 
     def picture(self) -> dict[str, Any]:
         return self._searcher.picture()
 
     def release_lists(self) -> None:
-        """Gives back the memory of all lists that no search or lookahead is using."""
         self._searcher.release_lists()
 
     def status(self, db: Connection) -> IndexStatus:
@@ -364,12 +318,7 @@ class VectorIndex(Closing):
         return verify(manifest, spec, segments, self._budget, read_data=read_data)
 
     def _work(
-        self,
-        write: Write,
-        *,
-        full: bool = False,
-        stop: threading.Event | None = None,
-        progress: Progress | None = None,
+        self, write: Write, *, full: bool = False, stop: threading.Event | None = None, progress: Progress | None = None
     ) -> Work:
         """One run of maintenance. Its modules are imported here, because a search does without them."""
         from edge.ivf.maintenance.work import Work
@@ -385,14 +334,12 @@ class VectorIndex(Closing):
         self._snapshots.forget()
         self._close_devices()
 
-    def _opened(self, text: str) -> list[SearchPlace]:
-        opened = open_devices(text, self._budget, trace=self._trace)
-        self._own_devices += opened
-        searching: list[SearchPlace] = [device for device in opened if isinstance(device, Search)]
-        if len(searching) < len(opened):
-            device = opened[0]
+    def _opened(self, text: str) -> SearchPlace:
+        device = open_device(text, self._budget, trace=self._trace)
+        self._own_devices.append(device)
+        if not isinstance(device, Search):
             raise CapabilityError(f"device {device.name} searches no lists; it can: {', '.join(capabilities(device))}")
-        return searching
+        return device
 
     def _close_devices(self) -> None:
         while self._own_devices:
@@ -419,8 +366,7 @@ class VectorIndex(Closing):
                 yield segment, at, rows[at]
 
     def _segment_writer(self, manifest: IndexManifest, count: int, stack: ExitStack) -> SegmentWriter | None:
-        """Opens the writer of a segment for `count` new rows and the pending ones. None if all of them stay pending:
-        they are few, or the memory does not suffice and they are not very many."""
+        """The writer of a segment for `count` new rows and the pending ones. None if all of them stay pending."""
         pending, limit = manifest.pending_count(), self.options.pending_limit
         if pending + count <= 2 * limit:
             return None

@@ -1,10 +1,6 @@
 """`Placement`: the share of an index's lists that stays in memory so that searches keep a deadline (VectorLiteRAG).
 
-The paper's section IV-A fits a Beta distribution to the hit rates of calibration queries. Here the probes of the latest
-searches are kept, with the times at which they were asked, and the share is found by replaying them (`replayed`):
-bursts, queries of the same topic and the wait for the link are then those of the traffic itself. The lists are held in
-the memory of the host, where they compete with other states and weights.
-"""
+The paper fits a Beta distribution to hit rates. Here the latest searches are replayed with their times."""
 
 from __future__ import annotations
 
@@ -36,8 +32,8 @@ KEPT = 0.9
 """The share of the searches that should keep the deadline."""
 
 AIM = KEPT + 0.015
-"""The share to aim at. Searches that were not used for the choice keep the deadline more rarely than those that were,
-by 1.3 to 1.9 points (`python -m tests.bench tail-hits`)."""
+"""The share to aim at: searches that were not used for the choice keep the deadline more rarely, by 1.3 to 1.9 points
+(entered by hand)."""
 
 _NEAR = 0.01
 """If no share of the lists is enough, the smallest one is held that comes so near to the best attainment."""
@@ -74,8 +70,7 @@ _PRIORITY = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A search of the past: when it was asked, the lists [n] that it probed, each once, and the seconds until its
-    end."""
+    """A search of the past: its time, the lists [n] that it probed, each once, and its seconds."""
 
     at: float
     lists: Lists
@@ -84,12 +79,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A choice of lists: their numbers [n], the most frequently probed first, and their bytes.
-
-    Attributes:
-        kept: the share of the searches that keep the deadline with them.
-        hit_rate: the mean share of a search's bytes that is among them.
-    """
+    """A choice of lists [n], the most frequently probed first; `kept` is the share of searches in time, `hit_rate` the
+    mean share of a search's bytes."""
 
     lists: Lists
     nbytes: int
@@ -98,12 +89,8 @@ class Share:
 
 
 def replayed(log: Sequence[Asked], nbytes: Lists, held: Mask, seconds: Seconds, most: int) -> Floats:
-    """The seconds from the asking to the end of each search [n] of a log, if the lists `held` [nlist] are in memory;
-    `nbytes` are those of each list [nlist].
-
-    A search of lists that are all in memory begins at once. The others wait for the link: when it is free, at most
-    `most` of the searches that wait become one batch, which reads each list once (see `IndexSearcher`).
-    """
+    """The seconds of each search [n] of a log, if the lists `held` [nlist] of `nbytes` [nlist] are in memory. Others
+    wait for the link, at most `most` in one batch, which reads each list once."""
     scanned = [int(nbytes[one.lists].sum()) for one in log]
     cold = [one.lists[~held[one.lists]] for one in log]
     took = np.array([0.0 if len(lists) else seconds(0, own) for lists, own in zip(cold, scanned, strict=True)])
@@ -126,8 +113,8 @@ def hit_rate(log: Sequence[Asked], nbytes: Lists, held: Mask) -> float:
 
 
 def slowdown(log: Sequence[Asked], nbytes: Lists, held: Mask, seconds: Seconds, most: int) -> float:
-    """The factor, from 1 to `_SLOWEST`, by which each batch took longer than its `seconds`: with it a replay takes as
-    long on average as the searches did. It covers what bytes do not: threads that start late, and other work."""
+    """The factor, from 1 to `_SLOWEST`, by which each batch took longer than its `seconds`. It covers what bytes do
+    not."""
     took = float(np.mean([one.took for one in log]))
     low, high = 1.0, _SLOWEST
     for _ in range(_STEPS):
@@ -145,8 +132,7 @@ def smallest_share(
     log: Sequence[Asked], nbytes: Lists, seconds: Seconds, *, within: float, most: int, room: int, kept: float = AIM
 ) -> Share:
     """The fewest of the most frequently probed lists, of at most `room` bytes, with which the share `kept` of searches
-    keeps the deadline (`within` seconds). If none are enough, the fewest with which nearly as many do as with all that
-    there is room for; this may be none at all. `most`: see `replayed`."""
+    keeps the deadline; if none are enough, the fewest with which nearly as many do."""
     counts = np.bincount(np.concatenate([one.lists for one in log]), minlength=len(nbytes))
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].astype(np.int64)
 
@@ -172,16 +158,8 @@ def _mask(lists: Lists, nlist: int) -> Mask:
 
 
 class Placement:
-    """Holds the lists of one index that a deadline needs, and chooses them anew when the traffic has changed.
-    Thread-safe. The choice is made and its lists are fetched in the background, while searches go on.
-
-    Counters: `placement.searches`, `.late` (searches that missed the deadline), `.changes`; spans `place lists`.
-
-    Attributes:
-        within: the deadline of a search in seconds, waiting included.
-        share: the present choice; None before the first.
-        nbytes: bytes that are held, or are on their way. They are less than those of `share` if memory is short.
-    """
+    """Holds the lists of one index that a deadline needs, and chooses anew, in the background, when the traffic has
+    changed. Thread-safe."""
 
     def __init__(
         self, tier: DeviceTier, within: float, seconds: Callable[[Snapshot], Seconds], most: int, trace: Trace
@@ -266,7 +244,6 @@ class Placement:
                 self.share = chosen
 
     def _suffices(self, now: Share, chosen: Share, log: Sequence[Asked], nbytes: Lists, seconds: Seconds) -> bool:
-        """Whether the present lists keep the deadline as well as the chosen ones, and are hardly larger."""
         held = _mask(now.lists, len(nbytes))
         kept = float((replayed(log, nbytes, held, seconds, self._most) <= self.within).mean())
         return kept >= min(KEPT, chosen.kept - _NEAR) and nbytes[now.lists].sum() <= _WASTE * chosen.nbytes

@@ -1,4 +1,4 @@
-"""The lists that a search probes: how many, which for each query, and the parts of all probed lists, each once."""
+"""The lists that a search probes: how many, which for each query, what they cost, and their parts, each once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from edge.blocks import distinct
 from edge.errors import InputError
 from edge.ivf.base import CHECKSUM_NBYTES, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import ListScan
+from edge.ivf.reading import DeviceTier
+from edge.scheduling.predictor import RunningMean
 
 
 def lists_to_probe(snapshot: Snapshot, target: float) -> int:
-    """The number of lists to probe if the caller of a search names neither a number nor a recall: those that reach
-    `target`. A tuned index probes at least the share of its lists that was chosen, even where its own curve ends
-    earlier."""
+    """The lists that reach `target`. A tuned index probes at least the share of its lists that was chosen."""
     if snapshot.tuned is None:
         return choose_nprobe(snapshot, target)
     chosen, of = snapshot.tuned.nprobe, snapshot.tuned.parameters.lists
@@ -27,8 +27,7 @@ def lists_to_probe(snapshot: Snapshot, target: float) -> int:
 
 
 def choose_nprobe(snapshot: Snapshot, recall: float) -> int:
-    """The fewest lists that reached `recall` when it was measured. If no number of lists reached it, the fewest that
-    reached the highest measured recall; if nothing was measured, all lists."""
+    """The fewest lists that reached `recall`, or else the highest one; all if nothing was measured."""
     if not 0 < recall <= 1:
         raise InputError(f"recall is above 0 and at most 1, not {recall}")
     return probed(snapshot.recall, recall)[0] if snapshot.recall else snapshot.nlist
@@ -41,8 +40,8 @@ def probed(curve: Sequence[tuple[int, float]], recall: float) -> tuple[int, floa
 
 
 def probe(queries: Vectors, centroids: Vectors, nprobe: int) -> npt.NDArray[np.int64]:
-    """The `nprobe` lists whose centroids have the largest inner products with each query: [q, nprobe], best first, the
-    lower number first among equals. Each query is multiplied alone, so that its lists do not depend on its batch."""
+    """The `nprobe` nearest lists of each query [q, nprobe], best first, the lower number among equals. Each query is
+    multiplied alone, so that its lists do not depend on its batch."""
     nlist = len(centroids)
     nprobe = min(nprobe, nlist)
     lists = np.empty((len(queries), nprobe), np.int64)
@@ -55,14 +54,7 @@ def probe(queries: Vectors, centroids: Vectors, nprobe: int) -> npt.NDArray[np.i
     return lists
 
 
-def keys_of(snapshot: Snapshot, queries: Vectors, nprobe: int) -> set[Hashable]:
-    """Keys of the list parts that any of `queries` [q, dim] probes."""
-    numbers = distinct(probe(queries, snapshot.centroids, nprobe)).tolist()
-    return {part.key for number in numbers for part in snapshot.lists[number]}
-
-
 def checked_queries(queries: Vectors, dim: int) -> Vectors:
-    """Queries as contiguous float32 [q, dim]."""
     queries = np.ascontiguousarray(queries, np.float32)
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise InputError(f"queries must be [q, {dim}], not {list(queries.shape)}")
@@ -79,17 +71,9 @@ _ROW_NBYTES = 16
 
 
 class ScanPlan:
-    """The parts that a search scans, and the labels of their rows: numbers through the rows of all parts, by which the
-    plan finds a row's id, checksum and vector.
-
-    Attributes:
-        parts: each part of a probed list, once. Parts of the best-ranked lists come first.
-        queries: for each part the numbers of the queries that probe its list.
-        expected: for each query, the number of parts it probes.
-        labels: 0, 1, 2, ... for all rows.
-        ids: by label, the ids of the rows that have been scanned.
-        checksums: by label, CRC-32 of their float32 vectors; empty where the codes are the vectors.
-    """
+    """The parts that a search scans, best-ranked lists first, and the labels of their rows: numbers through the rows of
+    all parts. `queries` and `expected` are by part and by query; `ids` and `checksums` (CRC-32 of the float32 vectors)
+    by label."""
 
     def __init__(self, snapshot: Snapshot, probes: npt.NDArray[np.int64], allowed: Ids | None) -> None:
         """Plans for the lists of each query [q, n], best first; `allowed` ids ascend (None for all)."""
@@ -150,10 +134,99 @@ class ScanPlan:
 
 
 def member(sorted_ids: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
-    """Whether each of `ids` [n] is among `sorted_ids`: [n]."""
     if not len(sorted_ids):
         return np.zeros(len(ids), np.bool_)
     at = np.searchsorted(sorted_ids, ids)
     at[at == len(sorted_ids)] = 0
     found: npt.NDArray[np.bool_] = sorted_ids[at] == ids
     return found
+
+
+Counts = npt.NDArray[np.int64]
+Seconds = npt.NDArray[np.float64]
+
+PLANNING_NBYTES = 256
+"""Bytes that `search_bytes` needs per part while it runs."""
+
+_DOUBT = 0.2
+"""Standard deviation of the ratio of measured to expected seconds before the first search."""
+
+
+class SearchCost:
+    """Learns from the times of searches. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._scan = RunningMean()
+        """Seconds per byte scanned."""
+        self._ratio = RunningMean(1.0, _DOUBT, count=2)
+        """Ratio of measured to expected seconds. It differs from 1 if the machine is busy or reads overlap scans."""
+
+    def learn(self, read: int, scanned: int, seconds: float, bandwidth: float) -> None:
+        """Learns from one search the seconds of its bytes. `bandwidth` of the link; 0 if nothing was read."""
+        if scanned <= 0 or (read and not bandwidth):
+            return
+        reading = read / bandwidth if read else 0.0
+        expected = reading + self._scan.mean * scanned
+        if self._scan.count and expected:
+            self._ratio.add(seconds / expected)
+        if not self._scan.count or reading < seconds / 2:  # otherwise the reads hide the time of the scans
+            self._scan.add(max(0.0, seconds - reading) / scanned)
+
+    def expected(self, read: int, scanned: int, bandwidth: float) -> float:
+        """The seconds that a search, or a batch of searches, of these bytes probably takes; 0 before the first one."""
+        reading = read / bandwidth if bandwidth else 0.0
+        return (reading + self._scan.mean * scanned) * self._ratio.mean
+
+    def seconds(self, read: Counts, scanned: Counts, bandwidth: float) -> Seconds | None:
+        """Upper bounds [n] of the seconds that searches of these bytes [n] take; None before the first search."""
+        if not self._scan.count or (not bandwidth and read.any()):
+            return None
+        reading = read / bandwidth if bandwidth else np.zeros(len(read))
+        return np.asarray((reading + self._scan.mean * scanned) * self._ratio.upper, np.float64)
+
+
+def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[DeviceTier]) -> tuple[Counts, Counts]:
+    """Bytes that `query` [dim] reads (not in `tiers`) and scans, each [nlist], by the lists it probes."""
+    order = probe(query[None], snapshot.centroids, snapshot.nlist)[0].tolist()
+    parts = [part for number in order for part in snapshot.lists[number]]
+    ends = np.cumsum([len(snapshot.lists[number]) for number in order])
+    cold = _cold(parts, tiers)
+    scanned = [part.nbytes for part in parts]
+    read = [part.nbytes if part.key in cold else 0 for part in parts]
+    return _totals(read, ends), _totals(scanned, ends)
+
+
+def resident(snapshot: Snapshot, tiers: Sequence[DeviceTier]) -> npt.NDArray[np.bool_]:
+    """For each list [nlist] whether all its parts are in `tiers`, or are being read into them."""
+    cold = _cold([part for parts in snapshot.lists for part in parts], tiers)
+    return np.array([all(part.key not in cold for part in parts) for parts in snapshot.lists], np.bool_)
+
+
+def _cold(parts: Sequence[ListPart], tiers: Sequence[DeviceTier]) -> set[Hashable]:
+    cold: set[Hashable] = {part.key for part in parts}
+    for tier in tiers:
+        cold = set(tier.residency.absent(cold))
+    return cold
+
+
+def fitting_nprobe(expected: Seconds, slack: float) -> int:
+    """The most lists whose search fits into `slack` seconds, at least 1 (PipeRAG, S3). `expected` [n] ascend."""
+    return max(1, int(np.searchsorted(expected, slack, side="right")))
+
+
+def _totals(nbytes: Sequence[int], ends: Counts) -> Counts:
+    return np.concatenate(([0], np.cumsum(nbytes, dtype=np.int64)))[ends]
+
+
+def group(queries: Vectors, size: int) -> list[npt.NDArray[np.int64]]:
+    """Cuts queries [q, dim] into micro-batches of at most `size` by greedy nearest neighbours (L2)."""
+    left = np.arange(len(queries))
+    groups = []
+    while len(left):
+        difference = queries[left] - queries[left[0]]
+        distance = np.einsum("ij,ij->i", difference, difference)
+        distance[0] = -1.0  # the first query itself, even if it has a duplicate
+        near = np.argsort(distance, kind="stable")[:size]
+        groups.append(left[near])
+        left = np.delete(left, near)
+    return groups

@@ -1,6 +1,5 @@
-"""`Reader`: the parts that a search needs, as they become readable. Resident parts are handed out first, so that reads
-overlap scans. Cold parts are read in one batch, sorted by file and offset. A cold part that does not fit the cache
-streams through a few buffers."""
+"""`Reader`: the parts that a search needs, as they become readable: resident ones first, cold ones in one batch sorted
+by file and offset; what does not fit the cache streams through a few buffers."""
 
 from __future__ import annotations
 
@@ -60,12 +59,7 @@ _KNOWN_SCANS = 16
 
 
 class DeviceTier:
-    """A device and the list parts that are resident on it.
-
-    Attributes:
-        lost: whether the device is not used any more: it has stopped answering, or is of no benefit (see `learn`).
-        pace: the fewest seconds that the device has taken for a byte of a scan; infinite before the first one.
-    """
+    """A device and the parts resident on it. `pace`: fewest seconds a byte took; infinite at first."""
 
     def __init__(
         self,
@@ -77,11 +71,7 @@ class DeviceTier:
         name: str = "lists",
         behind: DeviceTier | None = None,
     ) -> None:
-        """
-        Args:
-            policy, capacity, name: see `Residency`.
-            behind: the host's tier. A part that it holds is copied from there instead of being read from the file.
-        """
+        """A part that the tier `behind` holds is copied from there instead of being read from the file."""
         self.device = device
         self.lost = False
         self.pace = math.inf
@@ -94,7 +84,6 @@ class DeviceTier:
         )  # fmt: skip
 
     def fetch(self, part: ListPart) -> Fetch:
-        """Starts the transfer of a part that is needed now."""
 
         def start(buffer: Any) -> Ticket:
             if isinstance(buffer, Remote):
@@ -106,8 +95,7 @@ class DeviceTier:
         return start
 
     def read(self, part: ListPart, buffer: Any) -> int:
-        """Fills a buffer in the calling thread, from the host's memory if the part is there, and returns the bytes that
-        came to the device. For lookahead, which submits to its lane itself."""
+        """Fills a buffer in the calling thread; returns the bytes that came to the device."""
         block = buffer if not isinstance(buffer, Remote) else page_buffer(part.nbytes)
         held = None if self._behind is None else self._behind.residency.held(part.key)
         if held is None:
@@ -133,9 +121,7 @@ class DeviceTier:
             self.lost = True
 
     def learn(self, nbytes: int, seconds: float) -> None:
-        """Learns from a scan of so many bytes (those of a list count once for each query) how fast the device is. A
-        device in the host's memory (its attribute `shared`) that is never as fast as the host is of no benefit, because
-        the host could hold its lists. It is not used any more."""
+        """Learns from a scan. A device in host memory that is never as fast as the host is used no more."""
         self.pace = min(self.pace, seconds / max(1, nbytes))
         self._scans += 1
         host = self._behind
@@ -193,8 +179,6 @@ given last are then few, and both tiers end at about the same time."""
 
 
 class Readable:
-    """A part whose bytes are in memory. The caller must call `release` after use."""
-
     __slots__ = ("buffer", "number", "release")
 
     def __init__(self, number: int, buffer: Any, release: Callable[[], None]) -> None:
@@ -204,17 +188,10 @@ class Readable:
 
 
 class Reader:
-    """The parts of one search as they become readable, in batches. One thread iterates; `release` and `close` may be
-    called from any thread.
+    """The parts of one search as they become readable. One thread iterates; `release` and `close` may be called from
+    any.
 
-    Attributes:
-        missing: numbers of parts that are not in this tier and were not read, either because `read` was off or for lack
-            of memory.
-        parts_read, bytes_read: amounts transferred over the link.
-        hits: number of parts that were resident or already being read.
-        round: the residency's round that this reader belongs to.
-        scanned: numbers of parts that the caller has scanned. The caller appends to it.
-    """
+    `missing`: numbers of parts that were not read. The caller appends to `scanned` those that it has scanned."""
 
     def __init__(
         self,
@@ -226,14 +203,8 @@ class Reader:
         evict: bool = True,
         now: int | None = None,
     ) -> None:
-        """Locks the resident parts and asks for the others.
-
-        Args:
-            wanted: numbers of the parts to hand out.
-            stream: whether cold parts that do not fit the cache go through a few buffers; otherwise they are `missing`.
-            evict: see `Residency.admit`.
-            now: the round of an earlier reader of the same search; a new round if not given.
-        """
+        """Locks the resident parts and asks for the others. Without `stream` cold parts that do not fit the cache are
+        `missing`; `now` is the round of an earlier reader of the same search."""
         self.parts_read = self.bytes_read = self.hits = 0
         self.missing: list[int] = []
         self.scanned: list[int] = []
@@ -267,7 +238,6 @@ class Reader:
 
     @property
     def unscanned(self) -> list[int]:
-        """Numbers of resident parts that are not among `scanned`."""
         return sorted(set(self._handles) - set(self.scanned))
 
     def __iter__(self) -> Iterator[list[Readable]]:
@@ -277,8 +247,7 @@ class Reader:
         yield from self._streams
 
     def give(self, most: int) -> list[int]:
-        """Gives up to `most` parts away whose transfers have not begun, and that would come last, and returns their
-        numbers. The first part of all stays, so that an idle device gets one. May be called from any thread."""
+        """Gives up to `most` parts away that have not begun; returns their numbers. The first stays."""
         given: list[int] = []
         with self._taking:
             most = min(most, -(-len(self._waiting) // _GIVEN))
@@ -338,7 +307,6 @@ class Reader:
 
 
 def read_order(part: ListPart) -> tuple[str, int]:
-    """Sort key of cold parts: file, then offset."""
     return str(part.source.path), part.source.extents[part.codes].offset
 
 
@@ -358,8 +326,7 @@ class _Streams:
         self._waiting.append(number)
 
     def start(self, *, patient: bool) -> None:
-        """Reserves buffers and asks for the first parts; nothing if memory is short and `patient`: resident parts free
-        some."""
+        """Reserves buffers and asks for the first parts; nothing if memory is short and `patient`."""
         if self._lease is not None or not self._waiting:
             return
         size = max(self._parts[number].nbytes for number in self._waiting)

@@ -35,8 +35,7 @@ Emit = Callable[[int, Vectors, Ids], None]
 
 
 class Scan(Closing):
-    """One scan of the lists that a few queries probe, on every device that holds some of them. A context manager that
-    holds a lease for its working memory. `parts_read`, `bytes_read`, `hits`: see `Reader`."""
+    """One scan of a few queries' lists, on the host and the further device, with a lease for its memory."""
 
     def __init__(
         self,
@@ -46,21 +45,13 @@ class Scan(Closing):
         k: int,
         *,
         host: DeviceTier,
-        places: Sequence[DeviceTier],
+        place: DeviceTier | None,
         allowed: Ids | None = None,
         evict: bool = True,
         width: int | None = None,
     ) -> None:
-        """Plans the scan and reserves its working memory.
-
-        Args:
-            probes: lists of each query [q, n].
-            host: the tier that reads and scans all parts that no place holds.
-            places: further devices, the fastest first. A list is scanned by the first that holds it.
-            allowed: ids that may be returned, ascending.
-            evict: see `Residency.admit`.
-            width: rows kept for each query; if not given, as many as k results need.
-        """
+        """Plans the scan of `probes` [q, n], of which `place` scans the lists that it holds.
+        `allowed`: ascending ids. `width`: rows kept for each query."""
         self.parts_read = self.bytes_read = self.hits = 0
         self._host_seconds, self._host_parts = 0.0, 0
         self._round: int | None = None
@@ -69,7 +60,7 @@ class Scan(Closing):
         self._probes = probes
         self._k = k
         self._host = host
-        self._places = [tier for tier in places if not tier.lost]
+        self._place = None if place is None or place.lost else place
         self._allowed = allowed
         self._evict = evict
         spec = snapshot.codec.spec
@@ -94,7 +85,7 @@ class Scan(Closing):
         readers: list[Reader] = []
         readings: deque[RowReading] = deque()
         again: list[int] = []
-        workers: list[_Worker] = []
+        worker: _Worker | None = None
 
         def advance(*, wait: bool) -> None:
             while self._finished:
@@ -106,23 +97,21 @@ class Scan(Closing):
 
         try:
             wanted: Sequence[int] = range(len(self.plan.parts))
-            for tier in self._places:
+            if self._place is not None:
                 try:
-                    reader = Reader(tier, self.plan.parts, wanted, stream=False, evict=self._evict)
+                    readers.append(Reader(self._place, self.plan.parts, wanted, stream=False, evict=self._evict))
                 except DeviceLost as error:
-                    tier.fail(error)
-                    continue
-                readers.append(reader)
-                wanted = reader.missing
-                if len(reader):
-                    workers.append(_Worker(self, tier, reader))
+                    self._place.fail(error)
+                else:
+                    wanted = readers[0].missing
+                    if len(readers[0]):
+                        worker = _Worker(self, self._place, readers[0])
             self._scan_host(wanted, readers, advance)
-            for worker in workers:
+            if worker is not None:
                 most = 1  # a slow host is noticed before it has taken much
                 while given := worker.give(most):
                     self._scan_host(given, readers, advance)
                     most *= 2
-            for worker in workers:
                 worker.join()
                 if lost := worker.unscanned():
                     self._scan_host(lost, readers, advance)
@@ -132,14 +121,15 @@ class Scan(Closing):
             self.bytes_read = sum(reader.bytes_read for reader in readers)
         finally:
             self._stopped = True
-            for worker in workers:
+            if worker is not None:
                 worker.thread.join()
             for reading in readings:
                 reading.ticket.settle()
             for reader in readers:
                 reader.close()
-            for tier in (*self._places, self._host):
-                tier.end_round()
+            if self._place is not None:
+                self._place.end_round()
+            self._host.end_round()
         for query in again:
             self._scan_again(query, emit)
 
@@ -193,7 +183,7 @@ class Scan(Closing):
         self._lease.release()
 
     def _scan_host(self, wanted: Sequence[int], readers: list[Reader], advance: Callable[..., None]) -> None:
-        """Scans parts on the host: those that no place holds, and those that are not on their way to one yet."""
+        """Scans parts on the host: those not in the place and not on their way to it yet."""
         started = time.perf_counter()
         reader = Reader(self._host, self.plan.parts, wanted, evict=self._evict, now=self._round)
         self._round = reader.round
@@ -229,7 +219,7 @@ class Scan(Closing):
     def _scan_again(self, query: int, emit: Emit) -> None:
         one = slice(query, query + 1)
         with Scan(
-            self._snapshot, self._queries[one], self._probes[one], self._k, host=self._host, places=self._places,
+            self._snapshot, self._queries[one], self._probes[one], self._k, host=self._host, place=self._place,
             allowed=self._allowed, evict=self._evict,
             width=min(self._width * _WIDER, 1 + sum(part.rows for part in self.plan.parts)),
         ) as wider:  # fmt: skip
@@ -237,7 +227,7 @@ class Scan(Closing):
 
     def _memory_needed(self, spec: CodecSpec) -> int:
         count = len(self._queries)
-        workers = 1 + len(self._places)
+        workers = 1 if self._place is None else 2
         tables = spec.code_size * _PQ_TABLE_NBYTES if spec.has_tables else 8 * spec.dim
         # Space for the candidates, including those that tie with the last of them.
         vectors = 0 if spec.exact else self._width * (4 * spec.dim + 64)
@@ -286,15 +276,14 @@ _PRIORITY = -1.0
 
 
 def exact_scores(vectors: Vectors, query: Vectors) -> Vectors:
-    """Inner products [n] of rows [n, dim] and a query, row by row: in a matrix product the last bit depends on the
-    others."""
+    """Inner products [n] of rows [n, dim] and a query, row by row: a matrix product differs in the last bit."""
     scores: Vectors = np.einsum("ij,j->i", vectors, query)
     return scores
 
 
 def codec_scores(codec: Codec, vectors: Vectors, query: Vectors) -> Vectors:
-    """The same as `exact_scores`, as a scan of the rows would score them if their codes are the vectors themselves: the
-    last bit of a score must not tell whether a row is in a segment yet."""
+    """As `exact_scores`, but as a scan would score rows whose codes are vectors: the last bit must not tell whether a
+    row is in a segment."""
     if not codec.spec.exact or not len(vectors):
         return exact_scores(vectors, query)
     scores, found = np.full(len(vectors), -np.inf, np.float32), np.full(len(vectors), -1, np.int64)
@@ -316,8 +305,7 @@ def best(scores: Vectors, ids: Ids, k: int) -> tuple[Vectors, Ids]:
 
 @dataclass(frozen=True, slots=True)
 class RowReading:
-    """Candidates `labels` [n] of a query whose vectors are read. `rows` [n, dim * 4] are valid once `ticket` is
-    done."""
+    """Candidates `labels` [n] of a query. `rows` [n, dim * 4] are valid once `ticket` is done."""
 
     query: int
     labels: Ids
@@ -347,7 +335,6 @@ class Rescorer:
         self._offsets = np.array([table.offset for table in tables], np.int64)
 
     def begin(self, query: int, labels: Ids) -> RowReading:
-        """Starts reading the vectors of `labels` [n]."""
         parts, rows = self._plan.locate(labels)
         width = 4 * self._dim
         offsets = self._offsets[parts] + rows * width
@@ -371,7 +358,6 @@ class Rescorer:
         return RowReading(query, labels[order], buffer, ticket)
 
     def finish(self, reading: RowReading, query: Vectors) -> tuple[Vectors, Ids]:
-        """Scores and ids [n] of a reading's candidates."""
         reading.ticket.wait()
         checksums = self._plan.checksums[reading.labels]
         for label, data, checksum in zip(reading.labels.tolist(), reading.rows, checksums.tolist(), strict=True):
@@ -390,8 +376,8 @@ class Rescorer:
 
 
 class Results:
-    """The best `k` rows of each query, best first, the smaller id first among equals, padded with -1 and -inf. Threads
-    may share it if no two work on the same query."""
+    """The best `k` rows of each query, best first, the smaller id first among equals. Threads may share it if no two
+    work on the same query."""
 
     def __init__(self, queries: int, k: int) -> None:
         self.k = k
@@ -417,7 +403,6 @@ class Results:
             self.hits += hits
 
     def complete(self, query: int) -> bool:
-        """Whether all k places of the query are taken."""
         return bool(self._ids[query, -1] >= 0)
 
     def found(self, first: int = 0, end: int | None = None) -> Found:

@@ -1,13 +1,7 @@
-"""`IndexSearcher`: searches snapshots of one index over its tiers.
+"""`IndexSearcher`: searches snapshots of one index over its tiers. Results do not depend on which lists are resident.
 
-Results do not depend on which lists are resident. Rows of equal score are ordered by their ids, and a query whose heap
-may have dropped some of several equal rows is scanned again with a larger heap.
-
-Searches that must read lists from a slow place wait for the link. Those that wait become one batch of similar queries
-(TeleRAG, section 4.2), which reads each list once. A search leaves the batch when its own last list is scanned
-(VectorLiteRAG, section IV-B2); the first one stays, because its thread works for all. A search of lists that are all in
-memory waits for nobody.
-"""
+Searches that must read lists from a slow place become one batch of similar queries (TeleRAG, section 4.2), which reads
+each list once. A search leaves it when its own last list is scanned (VectorLiteRAG, section IV-B2)."""
 
 from __future__ import annotations
 
@@ -31,8 +25,16 @@ from edge.cache.cached_block import DecayedHotness, Fetch, Policy, charge_of
 from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
 from edge.ivf.device import SearchPlace
-from edge.ivf.dispatch import PLANNING_NBYTES, Dispatch, SearchCost, fitting_nprobe, group, search_bytes
-from edge.ivf.plan import checked_queries, keys_of, member, probe
+from edge.ivf.plan import (
+    PLANNING_NBYTES,
+    SearchCost,
+    checked_queries,
+    fitting_nprobe,
+    group,
+    member,
+    probe,
+    search_bytes,
+)
 from edge.ivf.reading import DeviceTier, read_order
 from edge.ivf.scan import Results, Scan, codec_scores
 from edge.scheduling.waiting_line import Taken, WaitingLine
@@ -75,41 +77,25 @@ class _Waiting:
 
 
 class IndexSearcher:
-    """Searches the lists of one index. Thread-safe: each search works on a snapshot of its own.
-
-    Attributes:
-        host: the tier that reads cold lists.
-        placement: holds the lists that a deadline needs; None without a deadline.
-        places: tiers of further devices, each with lists of its own. A search of one query, or of a micro-batch of a
-            search of several, runs on one of them and the host.
-    """
+    """Searches the lists of one index. Thread-safe. `host` is the tier that reads cold lists, `place` a further one."""
 
     def __init__(
         self,
         device: SearchPlace,
         *,
-        places: Sequence[SearchPlace] = (),
+        place: SearchPlace | None = None,
         policy: Callable[[], Policy] = DecayedHotness,
         capacity: int | None = None,
         within: float = 0.0,
         trace: Trace | None = None,
     ) -> None:
-        """
-        Args:
-            device: the host's device. It scans the lists that no other device holds, and cold lists come over its link.
-            places: devices that searches and lookahead fill.
-            policy: makes the eviction policy of each tier; see `edge.cache.residency`.
-            capacity: bytes of lists the host keeps at most; None for all that the ledger has free.
-            within: the deadline of a search in seconds, for which the host holds lists (see `edge.ivf.placement`); 0
-                for none.
-        """
+        """`capacity`: bytes of lists on the host at most; `within`: a search's deadline in seconds, 0 for none."""
         self.trace = trace or Trace()
         self.host = DeviceTier(device, policy=policy(), capacity=capacity, trace=self.trace)
-        self.places = [
-            DeviceTier(place, policy=policy(), trace=self.trace, name=f"lists on {place.name}", behind=self.host)
-            for place in places
-        ]
-        self.dispatch = Dispatch(self.places)
+        self.place: DeviceTier | None = None
+        if place is not None:
+            name = f"lists on {place.name}"
+            self.place = DeviceTier(place, policy=policy(), trace=self.trace, name=name, behind=self.host)
         self._budget = device.memory
         self._shadows: dict[DeviceTier, DemandShadow] = {}
         self._pace = SearchCost()
@@ -132,8 +118,12 @@ class IndexSearcher:
 
     @property
     def fast(self) -> DeviceTier | None:
-        """A further device that has not been lost."""
-        return next(iter(self.dispatch.answering), None)
+        """The further device, unless it is lost."""
+        return None if self.place is None or self.place.lost else self.place
+
+    @property
+    def tiers(self) -> list[DeviceTier]:
+        return [self.host] if self.place is None else [self.place, self.host]
 
     def search(
         self,
@@ -144,16 +134,10 @@ class IndexSearcher:
         nprobe: int,
         allowed: Ids | None = None,
         window: Lookahead | None = None,
-        place: DeviceTier | None = None,
     ) -> Found:
-        """The k rows with the largest inner products among the rows of each query's `nprobe` best lists.
+        """The k rows with the largest inner products among each query's `nprobe` best lists.
 
-        Args:
-            queries: [q, dim].
-            allowed: ids that may be returned, ascending. Probing then goes on until k are found or no list is left.
-            window: a lookahead to end now. The search runs on the device that it has filled.
-            place: the further device to search on; chosen by the lists that the devices hold if not given.
-        """
+        Under `allowed` (ascending ids) probing goes on until k are found. A `window` ends now."""
         queries = checked_queries(queries, snapshot.dim)
         if k < 1 or nprobe < 1:
             raise InputError(f"k and nprobe must be at least 1, not {k} and {nprobe}")
@@ -164,7 +148,7 @@ class IndexSearcher:
         with self._counting:
             others, self._searches = self._searches, self._searches + 1
         try:
-            shared = probes if others and window is None and not self.places else None
+            shared = probes if others and window is None and self.place is None else None
             if shared is not None and self._must_read(snapshot, shared):
                 waiting = _Waiting(snapshot, queries, k, nprobe, shared)
                 with self._fetching(waiting) if len(self._line) and not self._line.waiting else nullcontext():
@@ -172,7 +156,7 @@ class IndexSearcher:
                 assert waiting.found is not None
                 found = waiting.found
             else:
-                found = self._search(snapshot, queries, k, nprobe, allowed, probes, window, place)
+                found = self._search(snapshot, queries, k, nprobe, allowed, probes, window)
         finally:
             with self._counting:
                 self._searches -= 1
@@ -189,38 +173,24 @@ class IndexSearcher:
         allowed: Ids | None,
         probes: Numbers | None,
         window: Lookahead | None,
-        place: DeviceTier | None,
     ) -> Found:
         results = Results(len(queries), k)
         started = time.perf_counter()
         scanned = 0
         pending = slice(None) if allowed is None else member(allowed, snapshot.pending_ids)
 
-        def run(on: DeviceTier | None, numbers: Sequence[Numbers]) -> None:
-            nonlocal scanned
-            waiting = deque(numbers)
-            while waiting:
-                some = waiting.popleft()
-                try:
-                    scanned += self._search_group(
-                        snapshot, queries, some, nprobe, allowed, probes, pending, results, window, on
-                    )
-                except _TooLarge as refused:
-                    if len(some) == 1:
-                        raise refused.cause from None
-                    half = len(some) // 2
-                    waiting.extendleft((some[half:], some[:half]))
-
-        if place is None and window is not None:
-            place = next((tier for tier in self.places if tier.residency is window.residency), None)
-        several = len(self.dispatch.answering) > 1
-        if place is None and several and len(queries) > 1:
-            self._search_on_all(snapshot, queries, nprobe, run)
-        else:
-            if place is None:
-                place = self.dispatch.choose(keys_of(snapshot, queries, nprobe), idle=True) if several else self.fast
-            with self.dispatch.searching(place):
-                run(place, group(queries, _GROUP))
+        waiting = deque(group(queries, _GROUP))
+        while waiting:
+            some = waiting.popleft()
+            try:
+                scanned += self._search_group(
+                    snapshot, queries, some, nprobe, allowed, probes, pending, results, window
+                )
+            except _TooLarge as refused:
+                if len(some) == 1:
+                    raise refused.cause from None
+                half = len(some) // 2
+                waiting.extendleft((some[half:], some[:half]))
         if len(queries) == 1 and allowed is None:
             self._learn_pace(snapshot, results, scanned, time.perf_counter() - started)
         self._budget.relieve()
@@ -274,9 +244,7 @@ class IndexSearcher:
                         task.alone = True
                         taken.put_back(task)
                 return
-            first.found = self._search(
-                first.snapshot, first.queries, first.k, first.nprobe, None, first.probes, None, None
-            )
+            first.found = self._search(first.snapshot, first.queries, first.k, first.nprobe, None, first.probes, None)
 
     def _search_batch(self, batch: Sequence[_Waiting], taken: Taken[_Waiting]) -> None:
         """Searches a batch. If a list cannot be read, the searches that are done have their results."""
@@ -298,7 +266,7 @@ class IndexSearcher:
 
         scanned = self._search_group(
             first.snapshot, np.concatenate([task.queries for task in batch]), np.arange(ends[-1]), first.nprobe, None,
-            np.concatenate([task.probes for task in batch]), slice(None), results, None, None, ended,
+            np.concatenate([task.probes for task in batch]), slice(None), results, None, ended,
         )  # fmt: skip
         self._learn_pace(first.snapshot, results, scanned, time.perf_counter() - started)
         for task, end in zip(batch, ends, strict=True):
@@ -317,20 +285,11 @@ class IndexSearcher:
         pending: npt.NDArray[np.bool_] | slice,
         results: Results,
         window: Lookahead | None,
-        place: DeviceTier | None,
         ended: Callable[[int], object] = lambda _: None,
     ) -> int:
-        """Searches the queries `numbers` [n] of a batch on one device and the host. Under a filter the search goes on
-        in further lists until enough rows are found. If the group does not fit the memory, nothing was done for it
-        (`_TooLarge`).
-
-        Args:
-            probes: the nearest lists of the whole batch [q, nprobe], if they are known.
-            ended: called with the number of a query that has all its results from the lists it probes at first.
-
-        Returns:
-            Bytes of their nearest lists. A list that several queries probe counts once for each of them.
-        """
+        """Searches the queries `numbers` [n] of a batch; returns the bytes of their nearest
+        lists, each counted for each query. `ended` gets the number of a query whose first lists are scanned. After
+        `_TooLarge` nothing was done."""
         nlist = snapshot.nlist
         order = probe(queries[numbers], snapshot.centroids, nlist) if probes is None else probes[numbers]
         low, high = 0, min(nprobe, nlist)
@@ -347,7 +306,7 @@ class IndexSearcher:
             probed = order[active, low:high]
             try:
                 scan = Scan(
-                    snapshot, queries[own], probed, results.k, host=self.host, places=[place] if place else [],
+                    snapshot, queries[own], probed, results.k, host=self.host, place=self.fast,
                     allowed=allowed, evict=low == 0,  # a filter's search for the rest of k may walk the whole index
                 )  # fmt: skip
             except BudgetExceeded as error:
@@ -358,7 +317,7 @@ class IndexSearcher:
                 if not low:
                     needed = scan.plan.parts
                     scanned = sum(part.nbytes * len(by) for part, by in zip(needed, scan.plan.queries, strict=True))
-                    unread = self._would_read(needed, place or self.host)
+                    unread = self._would_read(needed, self.fast or self.host)
                     if window is not None:
                         window.search_needs([part.key for part in needed], unread)
                 if not low or snapshot.pending_lists is not None:
@@ -381,37 +340,15 @@ class IndexSearcher:
             near = slice(None) if lists is None else member(np.sort(own), lists[pending])
             results.add(number, codec_scores(snapshot.codec, vectors[near], queries[number]), ids[near])
 
-    def _search_on_all(
-        self,
-        snapshot: Snapshot,
-        queries: Vectors,
-        nprobe: int,
-        run: Callable[[DeviceTier | None, Sequence[Numbers]], None],
-    ) -> None:
-        """Searches micro-batches on all devices in parallel, and those that do not fit beside others one by one in the
-        end."""
-        refused: list[Numbers] = []
-
-        def work(on: DeviceTier, numbers: Numbers) -> None:
-            try:
-                run(on, [numbers])
-            except BudgetExceeded:
-                refused.append(numbers)
-
-        batches = group(queries, min(_GROUP, -(-len(queries) // len(self.dispatch.answering))))
-        self.dispatch.run([(keys_of(snapshot, queries[batch], nprobe), batch) for batch in batches], work)
-        run(self.fast, refused)
-
     def fitting(self, snapshot: Snapshot, queries: Vectors, seconds: float) -> int | None:
-        """The largest number of lists, at least 1, that `queries` [q, dim] can probably be searched in within `seconds`
-        together. It depends on the lists that are resident now. None before the first search was timed."""
+        """The largest number of lists in which `queries` can probably be searched within `seconds` together. None
+        before the first search was timed."""
         queries = checked_queries(queries, snapshot.dim)
-        tiers = [*self.places, self.host]
         bandwidth = self._throughput(self.host, snapshot)
         fitting = []
         with self._budget.reserve("search", PLANNING_NBYTES * sum(map(len, snapshot.lists))):
             for query in queries:
-                expected = self._pace.seconds(*search_bytes(snapshot, query, tiers), bandwidth)
+                expected = self._pace.seconds(*search_bytes(snapshot, query, self.tiers), bandwidth)
                 if expected is None:
                     return None
                 fitting.append(fitting_nprobe(expected, seconds / len(queries)))
@@ -426,28 +363,16 @@ class IndexSearcher:
         nbytes: int | None = None,
         seconds: float | None = None,
         depth: int | None = None,
-        place: DeviceTier | None = None,
         lost: Callable[[float], object] | None = None,
     ) -> Lookahead:
         """Starts fetching the lists that queries like `queries` [q, dim] would probe, nearest first.
 
-        Args:
-            nprobe: number of lists that a search will probably probe. Where candidates are re-scored, the vectors of
-                the nearest lists are announced to the operating system, too.
-            nbytes: bytes to fetch at most, split equally over the queries. If not given, half of the tier's room; for a
-                further device, at least the part of its room that is empty.
-            seconds: time until the search is expected. Bytes are then also bounded by the amount that the link
-                transfers in that time, or in a longer time where that pays (see `edge.cache.lookahead.bytes_to_fetch`).
-            depth: lists of each query that are fetched at most.
-            place: the further device to fill; chosen by the lists that the devices hold if not given.
-            lost: see `edge.cache.lookahead.Displacement`.
-        """
+        `nbytes` is split equally over the queries; by default it is half of the tier's room. With `seconds` until the
+        search the bytes are bounded by what the link transfers (see `edge.cache.lookahead.bytes_to_fetch`)."""
         from edge.cache.lookahead import DemandShadow, Lookahead, bytes_to_fetch
 
         queries = checked_queries(queries, snapshot.dim)
-        if place is None and len(self.dispatch.answering) > 1:
-            place = self.dispatch.choose(keys_of(snapshot, queries, nprobe))
-        tier = place or self.fast or self.host
+        tier = self.fast or self.host
         room = tier.residency.room
         if nbytes is None:
             # Nothing else competes for the free memory of a second device; the host's memory also has other uses.
@@ -482,8 +407,7 @@ class IndexSearcher:
         )
 
     def picture(self) -> dict[str, Any]:
-        """The parts in the host's memory, their bytes, those held for a deadline, and the searches that wait for the
-        link."""
+        """The parts in the host's memory, their bytes, those held for a deadline, and the waiting searches."""
         placed, residency = self.placement, self.host.residency
         return {
             "parts": len(residency), "nbytes": residency.nbytes, "waiting": len(self._line),
@@ -491,18 +415,18 @@ class IndexSearcher:
         }  # fmt: skip
 
     def release_lists(self) -> None:
-        for tier in (self.host, *self.places):
+        for tier in self.tiers:
             tier.residency.trim(0.0)
 
     def close(self) -> None:
         if self.placement is not None:
             self.placement.close()
-        for tier in (*self.places, self.host):
+        for tier in self.tiers:
             tier.close()
 
     def _would_read(self, needed: Sequence[ListPart], tier: DeviceTier) -> set[Hashable]:
-        """Keys of the parts that a search on a tier would have to read if no lookahead had ever fetched any; none
-        before the tier's first lookahead. Call it when the search has reserved its working memory."""
+        """Keys of the parts that a search would read if no lookahead had ever fetched any. Call it when the search has
+        reserved its working memory."""
         if (shadow := self._shadows.get(tier)) is None:
             return set()
         blocks: dict[Hashable, int] = {part.key: charge_of(part.nbytes) for part in sorted(needed, key=read_order)}

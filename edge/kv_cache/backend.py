@@ -21,15 +21,9 @@ State = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class StateSegment:
-    """A piece of a prompt that may be used again: the system prompt, or a document as it stands in the prompt.
-
-    Attributes:
-        id: the segment's name in traces. States are found by tokens alone, so a document may change its id and keep
-            them.
-        tokens: the segment's tokens, at least one. Each segment is tokenized separately, so that its tokens do not
-            depend on the text around it.
-        home: of a document whose states may be moved, its tokens if it were number 1. Empty for other segments.
-    """
+    """A piece of a prompt that may be used again: the system prompt, or a document as it stands there. `tokens`, at
+    least one, were tokenized separately; `id` is its name in traces. `home`, of a document whose states may be moved:
+    its tokens as number 1."""
 
     id: str
     tokens: tuple[int, ...]
@@ -39,14 +33,12 @@ class StateSegment:
 class KVBackend(Protocol):
     """One context of a language model: tokens at positions 0 ... length-1, with their KV states.
 
-    One thread at a time uses it; the tree ensures this. `prefill` always gets a whole segment, and one segment at a
-    time, whether others are cached or not. So the same batches are computed, and results are equal to the last bit.
-    """
+    One thread at a time uses it. `prefill` always gets one whole segment, so the same batches are computed whether
+    others are cached or not, and results are equal to the last bit."""
 
     @property
     def fingerprint(self) -> str:
-        """Identifies everything a state depends on besides its tokens: the model file's hash, the context, rope and KV
-        type settings, and the library's version. States with another fingerprint are never restored."""
+        """Everything a state depends on but its tokens: model file, context, rope and KV types, library."""
 
     @property
     def capacity(self) -> int:
@@ -61,30 +53,21 @@ class KVBackend(Protocol):
         """Tokens in context now."""
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> int:
-        """Computes the states of `tokens` after the tokens in context, until `cancelled`, called between batches,
-        returns true. Returns how many of the tokens are in context now."""
+        """Computes states of `tokens` until `cancelled`, called between batches; returns how many are there."""
 
     def extract(self, start: int, end: int) -> State:
         """Copies the states of positions start ... end-1 into a new buffer; the context does not change."""
 
     def restore(self, state: State, start: int, end: int) -> None:
-        """Appends states that `extract(start, end)` returned; `start` equals `length`.
-
-        Raises:
-            CorruptBlock: the bytes are not such states. The context does not change.
-        """
+        """Appends states that `extract(start, end)` returned; `start` equals `length`. CorruptBlock if they are not
+        such; the context does not change."""
 
     def move(self, state: State, start: int, end: int, skip: int) -> None:
-        """Appends states that `extract(start, end)` returned, but the first `skip`, wherever `length` is. Their keys
-        are rotated to the new positions; they still stand for what the tokens attended to before.
-
-        Raises:
-            CorruptBlock: see `restore`.
-        """
+        """Appends states that `extract(start, end)` returned, but the first `skip`, wherever `length` is, with their
+        keys rotated to the new positions. CorruptBlock as in `restore`."""
 
     def share(self, other: KVBackend, start: int, end: int) -> bool:
-        """Appends states start ... end-1 of another backend, without a copy; `start` equals `length`. Returns False,
-        and changes nothing, if the two are not in one pool."""
+        """Appends states start ... end-1 of another backend without a copy; False if not in one pool."""
 
     def truncate(self, length: int) -> None:
         """Removes the positions from `length` on."""
@@ -95,15 +78,9 @@ def cached_first(
 ) -> list[int]:
     """Numbers of the documents in the order for the prompt.
 
-    Documents are grouped by about equal relevance, and the groups keep their order. Among the orders that this allows,
-    the function takes one with the longest cached beginning. The remaining documents keep their places.
-
-    Args:
-        scores: relevance of each document, not ascending.
-        cached: returns the number of tokens of a prompt that begins with these documents in this order, if all their
-            states are cached, else None.
-        tolerance: a document belongs to a group if its score is at most this much below that of the group's first.
-    """
+    Documents whose score is at most `tolerance` below their group's first (`scores` do not ascend) are a group; within
+    groups the longest cached beginning goes first. `cached`: tokens of a prompt that begins with these documents, if
+    all their states are cached, else None."""
     if any(a < b for a, b in pairwise(scores)):
         raise InputError(f"{len(scores)} documents, best first, need scores that do not ascend")
     groups = _groups(scores, tolerance)
@@ -156,11 +133,10 @@ Sums = npt.NDArray[np.float64]
 
 
 class LearnedCosts:
-    """Prefill times fitted to an application's prefills: seconds = a + b * computed + c * computed * position.
+    """Prefill times: seconds = a + b * computed + c * computed * position (mean number of tokens before).
 
-    Position is the mean number of tokens before each computed one. The fit minimizes the squared relative errors with
-    terms of at least 0, and gives earlier prefills less weight. Only one thread at a time may learn.
-    """
+    The fit minimizes the squared relative errors with terms of at least 0; earlier prefills weigh less. One thread at a
+    time may learn."""
 
     def __init__(self, fingerprint: str, path: Path | None = None) -> None:
         """Takes up the costs in a file, if there is one and they are of this backend; None stores nothing."""

@@ -1,5 +1,5 @@
-"""The prefix tree of segments: its nodes, the usage history of removed nodes, and paths. The replacement policy ranks
-cached states by value: PGDSF (RAGCache, section 5.1)."""
+"""The prefix tree of segments, the usage history of removed nodes, and paths. Cached states are ranked by PGDSF
+(RAGCache, section 5.1)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from edge.kv_cache.backend import KVBackend
 
 @dataclass(slots=True)
 class Usage:
-    """The history of one entry: its requests, those that had to compute it because no tier had it, and the sum over the
-    latter of the request's seconds per uncached token."""
+    """The history of one entry: requests, those that computed it, their summed seconds per uncached token."""
 
     frequency: int = 0
     computed: int = 0
@@ -49,12 +48,8 @@ class Replacement(Protocol):
 
 
 class PGDSF:
-    """Prefix-aware greedy dual-size frequency: clock + frequency * cost per uncached token.
-
-    The cost replaces cost / size of the classic policy: the more tokens precede a document, the longer it takes to
-    compute, and this time is spread over all tokens that the request had to compute. The clock makes entries lose rank
-    that were popular only in the past.
-    """
+    """Prefix-aware greedy dual-size frequency: clock + frequency * cost per uncached token, in place of the classic
+    cost / size. The clock makes entries lose rank that were popular only in the past."""
 
     def __init__(self) -> None:
         self.clock = 0.0
@@ -86,8 +81,7 @@ class Node:
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, id: str, tokens: bytes) -> None:
-        """Makes a node, not among its parent's children yet. Its int32 token ids are its key there; `id` is for
-        traces."""
+        """Not among its parent's children yet. Its int32 token ids are its key there."""
         self.parent = parent
         self.id = id
         self.tokens = tokens
@@ -95,8 +89,7 @@ class Node:
         self.start: int = parent.end if parent else 0
         self.end: int = self.start + len(tokens) // 4
         self.digest: bytes = blake2b((parent.digest if parent else b"") + tokens, digest_size=16).digest()
-        """Identifies the path in file names and in the history of removed nodes. It serves to find a path; only equal
-        tokens prove a match."""
+        """Finds the path in file names and in the history; only equal tokens prove a match."""
         self.usage = Usage()
         self.pins = 0
         self.contexts: list[KVBackend] = []
@@ -112,7 +105,6 @@ class Node:
         return len(self.tokens) + _OBJECTS_NBYTES
 
     def path(self) -> list[Node]:
-        """The nodes from the root's child down to this one."""
         nodes: list[Node] = []
         node = self
         while node.parent is not None:
@@ -127,8 +119,7 @@ class PrefixTree:
     def __init__(
         self, *, take: Callable[[int], None], give: Callable[[int], None], held: Callable[[Node], bool]
     ) -> None:
-        """Makes an empty tree. `take` and `give` account for bytes of memory, and `take` raises BudgetExceeded if they
-        are not available; `held` tells whether some tier has the node's state."""
+        """`take` and `give` account for memory (`take` raises BudgetExceeded); `held`: some tier has the state."""
         self.root = Node(None, "", b"")
         self._take = take
         self._give = give
@@ -220,10 +211,9 @@ class Match:
 
 
 class PreparedPath:
-    """A path in a context, locked there until it is released. A context manager. `complete` is False if `prepare` was
-    cancelled. For each segment it says where its states were (`context`, `host`, `disk`, `moved` from the place behind
-    the common beginning, or `nowhere`), and the tokens computed. `homes` has the paths to those places, by position,
-    and `brought` the positions whose states were computed there for this path."""
+    """A path in a context, locked there until it is released. `complete` is False if `prepare` was cancelled. `places`
+    are where each segment's states were; `homes` has the paths to the places that states moved from, and `brought` the
+    positions computed there for this path."""
 
     def __init__(self, backend: KVBackend, release: Callable[[PreparedPath], None]) -> None:
         self.backend = backend
@@ -258,8 +248,7 @@ class PreparedPath:
         return sum(node.length - computed for node, place, computed in parts if place in places)
 
     def release(self) -> None:
-        """Unlocks the path and the context, and keeps copies of states that have none. Call it after the answer, since
-        the next `prepare` removes the tokens that the answer appended. Releasing twice is harmless."""
+        """Unlocks path and context, and keeps states that have no copy. Call it after the answer; twice is harmless."""
         release, self._release = self._release, None
         if release is not None:
             release(self)

@@ -35,12 +35,8 @@ class KnowledgeStates:
     """The prefix tree and the two tiers below the context. Thread-safe, as long as one thread at a time keeps and
     saves.
 
-    Host memory takes only memory that the budget has free, and gives it up when others need it. A state is written to
-    disk at most once: when it leaves host memory for the first time. If it is not worth the disk space, it is dropped.
-
-    With a writer, keeping a state never waits for the disk. The writer's thread saves the states that would leave next.
-    A state that finds no room because this thread is behind is copied, and written to disk by it.
-    """
+    Host memory takes only free memory. A state is written to disk at most once, when it leaves host memory, or dropped
+    if it is not worth the space. With a writer, keeping a state never waits for the disk."""
 
     def __init__(
         self,
@@ -53,8 +49,7 @@ class KnowledgeStates:
         trace: Trace,
         writer: Background | None = None,
     ) -> None:
-        """Loads the index of the states that an earlier run left in the store. `loss` is the cost of giving up a byte
-        of host memory, in seconds. The `writer` writes to disk while `keep` goes on; without one `keep` writes."""
+        """Loads the index of the states in the store. `loss`: seconds for giving up a byte of host memory."""
         self.host: StateTier[State] = StateTier(host_limit, policy())
         self._budget = budget
         self._trace = trace
@@ -85,7 +80,6 @@ class KnowledgeStates:
             yield
 
     def enter(self, path: Iterable[tuple[str, bytes]]) -> list[Node]:
-        """The nodes of a path (ids and tokens), made where missing, and locked until `leave`."""
         with self.locked():
             return self._tree.enter(path)
 
@@ -105,7 +99,6 @@ class KnowledgeStates:
                 self._tree.prune(node)
 
     def place(self, node: Node) -> str | None:
-        """The fastest tier that has the node's state; None if no tier has it."""
         return "host" if node in self.host else "disk" if node in self.disk else None
 
     def used(self, nodes: Sequence[Node]) -> None:
@@ -124,8 +117,7 @@ class KnowledgeStates:
         self.disk.announce(stored)  # outside the lock, because the system may take its time
 
     def read_ahead_of(self, ids: Sequence[str]) -> None:
-        """The same for all paths of some documents, likeliest documents first. A path's first segment may be any other,
-        such as the system prompt, which is always read first and soon in memory."""
+        """The same for all paths of some documents, likeliest first."""
         ranks = {id: rank for rank, id in enumerate(ids)}
         with self.locked():
             found = []
@@ -138,12 +130,9 @@ class KnowledgeStates:
 
     @contextmanager
     def state(self, node: Node, extract: Callable[[], State] | None, nbytes: int) -> Iterator[State | None]:
-        """A locked node's state, from host memory, or copied or read into a buffer under a lease. None if nothing has
-        the state, it is damaged (then it is removed), or there is no memory for reading it.
-
-        If no tier has it, `extract` copies it out of a context, if one has it; `nbytes` is the estimated size of that
-        copy.
-        """
+        """A locked node's state, from host memory or read into a buffer under a lease; else copied out of a context by
+        `extract` (about `nbytes`). None if nothing has it, it is damaged (then it is removed), or there is no
+        memory."""
         if node in self.host:
             yield self.host[node]
             return
@@ -224,8 +213,7 @@ class KnowledgeStates:
             self._swap_out(node, evict=False)
 
     def _next_to_leave(self, written: set[Node]) -> Node | None:
-        """Locks the state that should be saved next, so that a share of the host's limit, or the room of its largest
-        state, is free, on disk or `written`; None if it is."""
+        """Locks the state to be saved next, so that some room is on disk or `written`; None if it is."""
         with self.locked():
             wanted = max([self.host.limit * _AHEAD, *map(self.host.nbytes, self.host)])
             missing = wanted - min(self.host.limit - self.host.used, self._budget.free)
@@ -249,9 +237,7 @@ class KnowledgeStates:
                 self._leave_for_disk()
 
     def save(self) -> None:
-        """Writes the states that are in host memory only, as far as they fit the disk's limit. The most valuable ones
-        are chosen; of these the least valuable is written first, so that they have the same order on disk as in memory.
-        """
+        """Writes the most valuable states that fit the disk, the least valuable first, to keep their order."""
         chosen: list[Node] = []
         with self.locked():
             room = self.disk.tier.limit
@@ -280,9 +266,7 @@ class KnowledgeStates:
     # --- host memory
 
     def _take_index(self, nbytes: int) -> None:
-        """Takes `nbytes` under the lease, at first from our own states and history, then from other owners. When the
-        lease grows, the ledger asks our own shrinkers as well. They find nothing left to give, so the lease's size
-        stays right."""
+        """Takes `nbytes` under the lease, first from our own states and history, then from other owners."""
         while nbytes > self._budget.free:
             node = self.host.victim()
             if node is not None:
@@ -292,8 +276,7 @@ class KnowledgeStates:
         self._lease.resize(self._lease.nbytes + nbytes)
 
     def _make_room(self, nbytes: int, *, beside: int = 0) -> bool:
-        """Takes `nbytes` under the lease, beside `beside` bytes of the same state, evicting less valuable states; or
-        returns False."""
+        """Takes `nbytes`, beside `beside` of the same state, evicting less valuable ones; or returns False."""
         while True:
             with self.locked():
                 if self.host.used + beside + nbytes <= self.host.limit and nbytes <= self._budget.free:
@@ -311,8 +294,7 @@ class KnowledgeStates:
             self._swap_out(node, evict=True)
 
     def _swap_out(self, node: Node, *, evict: bool) -> None:
-        """Saves a node's state, and unlocks it. It leaves host memory if wanted, or if it is not worth space on
-        disk."""
+        """Saves a node's state, and unlocks it. It leaves host memory if wanted, or if not worth the disk."""
         saved = False
         try:
             saved = self.disk.save(node, self.host[node])
@@ -337,8 +319,7 @@ class KnowledgeStates:
                 self._evict_from_host(node)
 
     def _give_way(self, nbytes: int) -> None:
-        """The ledger's shrinker for all states, and then the history. It cannot wait for the disk, so unsaved states
-        are lost."""
+        """The ledger's shrinker. It cannot wait for the disk, so unsaved states are lost."""
         with self._lock:
             wanted = self._lease.nbytes - nbytes
             while self._lease.nbytes > wanted and (node := self.host.victim()) is not None:

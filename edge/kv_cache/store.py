@@ -1,15 +1,12 @@
-"""KV states on disk, and the tiers of the knowledge tree: the states in one kind of memory, ranked by a replacement
-policy.
+"""KV states on disk, and the tiers of the knowledge tree.
 
-There is a directory for each model, with one file per node of the tree, safe to kill at any moment. A file is written
-under another name, flushed and renamed, and every part of it has a checksum. So a file is either complete, or is
-removed as if it had never been written. It names its model and holds the tokens of its whole path, so that it can be
-trusted without the files of its parents. Losing a file costs a prefill, but never changes an answer.
+A directory for each model has one file per node, written under another name, flushed and renamed. It names its model
+and holds the tokens of its whole path, so it can be trusted without its parents' files. Losing a file never changes an
+answer.
 
-Layout, little-endian: magic; length and CRC-32 of the description; the usage record with its own CRC-32 (the only part
-that is ever rewritten in place); the description (JSON: model, ids and lengths of the path's segments, checksums); the
-path's tokens as int32; the state.
-"""
+Layout, little-endian: magic; length and CRC-32 of the description; the usage record with its own CRC-32 (rewritten in
+place); the description (JSON: model, ids and lengths of the path's segments, checksums); the path's tokens as int32;
+the state."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ STATES = "kv-states"
 """Name of the folder of all models' states, in the folder of caches."""
 
 _ERASED = "erased"
-"""Name of a file in that folder that is new after each erasure. A process that began before it may hold states of
-erased documents, and writes none any more."""
+"""A file in that folder that is new after each erasure: a process that began before it writes no states any more."""
 
 _MAGIC = b"EDGEKV1\n"
 _DESCRIPTION = struct.Struct("<II")
@@ -75,16 +71,11 @@ class StoredPath:
 
 
 class KnowledgeStore:
-    """The states of one model, in a directory beside those of other models.
-
-    All models share one limit. If a new state does not fit, the models that were used longest ago lose their states
-    first. Several processes may use a directory at once: a state that one of them removes is a miss for the others.
-    """
+    """The states of one model, in a directory beside those of other models. All share one limit: the models used
+    longest ago lose states first. Several processes may use a directory at once."""
 
     def __init__(self, directory: str | Path, fingerprint: str, limit: int, *, trace: Trace | None = None) -> None:
-        """Opens or creates the directory of the model with this fingerprint, which decides whether a state can be used.
-        `limit` bounds the files of all models: the tree keeps this model's files within it, and those of others are
-        removed first."""
+        """The fingerprint decides whether a state can be used; `limit` bounds the files of all models."""
         self.directory = Path(directory) / fingerprint[:_NAME_CHARS]
         self.fingerprint = fingerprint
         self.limit = limit
@@ -97,8 +88,7 @@ class KnowledgeStore:
         self._erased = _stamp(self.directory.parent)
 
     def scan(self) -> Iterator[StoredPath]:
-        """Every state whose file is intact except, possibly, for the state itself, which is not read. Removes damaged
-        files, and unfinished files of killed processes."""
+        """Every state whose file is intact except for the state itself. Removes damaged and unfinished files."""
         with as_storage_error(f"{self.directory} cannot be read"):
             files = sorted(self.directory.iterdir())
         self._nbytes = 0
@@ -122,7 +112,6 @@ class KnowledgeStore:
                     yield found
 
     def put(self, node: Node, state: bytes | bytearray | memoryview, priority: float) -> StoredState:
-        """Writes a node's state, durably."""
         view = memoryview(state).cast("B")
         tokens = b"".join(n.tokens for n in node.path())
         state_crc = zlib.crc32(view)
@@ -152,7 +141,6 @@ class KnowledgeStore:
         return StoredState(path, Extent(nbytes - len(view), len(view), state_crc), nbytes)
 
     def file_nbytes(self, node: Node, state_nbytes: int) -> int:
-        """Size of the file that `put` would write."""
         return _HEAD_NBYTES + len(self._description(node, state_nbytes, 0, 0)) + 4 * node.end + state_nbytes
 
     def read(self, stored: StoredState, into: memoryview) -> None:
@@ -164,7 +152,6 @@ class KnowledgeStore:
             file.close()
 
     def announce(self, stored: StoredState) -> None:
-        """Tells the system that a state will be read soon, so that it reads it into its page cache meanwhile."""
         with suppress(StorageError, CorruptBlock), closing(BlockFile(stored.path, {_STATE: stored.extent})) as file:
             file.announce([(stored.extent.offset, stored.extent.nbytes)])
 
@@ -344,12 +331,11 @@ class StateTier(Generic[Payload]):
         self.used += nbytes
 
     def touch(self, node: Node) -> None:
-        """Ranks the node again, after a request for it."""
         self._entries[node].priority = self.policy.used(node.usage)
 
     def victim(self, gone: Container[Node] = ()) -> Node | None:
-        """The leaf of least priority that is not locked, or None; the next one after those `gone`. Leaves, which have
-        no child in this tier, go first, because a child's states are of little use without its parent's."""
+        """The leaf of least priority that is not locked, or None; the next one after those `gone`. A child's states are
+        of little use without its parent's."""
         found: Node | None = None
         least = float("inf")
         for node, entry in self._entries.items():
@@ -363,7 +349,6 @@ class StateTier(Generic[Payload]):
         return self.remove(node)
 
     def remove(self, node: Node) -> Payload:
-        """Removes a node for another reason."""
         entry = self._entries.pop(node)
         self.used -= entry.nbytes
         return entry.payload
@@ -376,12 +361,7 @@ class StateTier(Generic[Payload]):
 
 
 class DiskStates:
-    """States in a `KnowledgeStore`, ranked. Without a store nothing is kept. One thread at a time saves; the tree's
-    lock guards the rest.
-
-    A new state must be worth as much as the states that would be deleted for it, because disks are slow to write, and
-    wear.
-    """
+    """States in a `KnowledgeStore`, ranked; a new one must be worth those deleted. One thread saves."""
 
     def __init__(
         self,

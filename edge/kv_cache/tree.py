@@ -1,10 +1,8 @@
 """The knowledge tree: KV states of documents, reused when the same tokens come again (RAGCache, section 5.1).
 
-It is a prefix tree of segments. The root's children are system prompts, and below them are documents, each node after
-its path. A node holds the states of its own tokens only. States are in contexts (one path in each), in host memory and
-on disk. A hit needs the exact tokens from the root down and the backend's fingerprint. States that are nowhere, or
-cannot be restored, are computed.
-"""
+A prefix tree of segments: system prompts, and below them documents. A node holds the states of its own tokens, in
+contexts (one path in each), host memory or on disk. A hit needs the exact tokens from the root down and the backend's
+fingerprint."""
 
 from __future__ import annotations
 
@@ -25,8 +23,7 @@ from edge.scheduling.background import Background
 from edge.trace import Trace
 
 _LOSS = 1e-6
-"""Seconds lost per byte given up, if no costs are known: about the cost for a model of half a billion parameters on
-a few cores."""
+"""Seconds lost per byte given up, if no costs are known."""
 
 AGAIN = 16
 """Tokens at a document's beginning that are computed again where it stands: they take most attention (EPIC)."""
@@ -65,19 +62,10 @@ class KnowledgeTree:
     ) -> None:
         """Loads the index of the states that an earlier run left in the store.
 
-        Args:
-            host_limit: bytes of states in host memory, at most. The tree takes only memory that the budget has free,
-                and gives it up when others need it.
-            store: the disk tier. Without one, states live as long as the process.
-            costs: prefill times of this backend, by which states are ranked. Every prefill improves them. Without them,
-                states are ranked by the measured time of the requests that computed them.
-            policy: makes the replacement policy of a tier.
-            anywhere: states of documents are computed behind the common beginning of prompts, and are moved from there
-                to the documents' places in a prompt, where only their first tokens are computed again. They have not
-                seen the documents before them. Documents without a `home` are computed in their place.
-            writer: writes states to disk, so that `PreparedPath.release` does not wait for it. Without one it does.
-            clock: returns seconds; a simulation passes its own.
-        """
+        `host_limit` bounds the states in host memory; `costs` rank states and learn from every prefill. `anywhere`:
+        documents' states are computed behind the common beginning of prompts and moved, except the first tokens; those
+        without a `home` are computed in their place. With `writer`, `PreparedPath.release` does not wait for the
+        disk."""
         for part in (store, costs):
             if part is not None and part.fingerprint != backend.fingerprint:
                 raise ValueError(f"a {type(part).__name__} of {part.fingerprint!r}, not {backend.fingerprint!r}")
@@ -103,7 +91,6 @@ class KnowledgeTree:
         self._held.pop(backend, None)
 
     def common(self, path: Sequence[StateSegment], backend: KVBackend) -> int:
-        """Number of tokens at the path's beginning that a context holds."""
         with self._states.locked():
             nodes = list(self._states.find(map(_key, path)))
             return sum(node.length for node in self._leading(nodes, backend))
@@ -134,17 +121,11 @@ class KnowledgeTree:
         behind: int = 0,
     ) -> PreparedPath:
         """Brings a path in context, segment by segment: cached states are restored, and missing ones are computed.
-        Waits until the context is free. The caller then appends its question, generates with the backend itself, and
-        releases the path.
+        Waits until the context is free. The caller then appends its question, generates, and releases the path.
 
-        Args:
-            path: the system prompt, then the documents in their order.
-            suffix: number of tokens the caller will compute after the path.
-            cancelled: called between segments and batches with the number of the current segment; once it returns true,
-                the remaining segments are left out. Its time does not count as the time of computing.
-            backend: a context of the same model; the tree's first one if not given.
-            behind: number of tokens behind the path that stay in the context if it holds the whole path already.
-        """
+        `suffix`: tokens to be computed after the path. Once `cancelled`, called with the current segment's number,
+        returns true, the rest is left out. `behind`: tokens behind the path that stay if the context holds all of
+        it."""
         self._check(path, suffix)
         backend = backend or self._backend
         self._occupy(backend)
@@ -162,13 +143,11 @@ class KnowledgeTree:
         return prepared
 
     def read_ahead(self, ids: Sequence[str]) -> None:
-        """Lets the system read the states of documents that will probably be in the next path, likeliest first, while
-        the caller still works. They come into the system's page cache, which takes no memory from the limit."""
+        """Lets the system read states of the next path's likely documents, likeliest first."""
         self._states.read_ahead_of(ids)
 
     def close(self, *, save: bool = True) -> None:
-        """Waits until no context is in use, and releases the memory; a second call does nothing. With `save` first
-        writes the costs, and the states that are not on disk yet, as far as they fit."""
+        """Waits until no context is in use, and frees the memory. `save` first writes costs and states."""
         with self._changed:
             if self._closed:
                 return
@@ -207,8 +186,7 @@ class KnowledgeTree:
                 raise InputError(f"segment {segment.id!r} has no tokens; leave it out")
 
     def _bring(self, prepared: PreparedPath, cancelled: Callable[[int], bool], behind: int) -> None:
-        """Fills the context. If the model fails before the answer, it tries once more from an empty one (RAGCache,
-        section 6)."""
+        """Fills the context; if the model fails, once more from an empty one (RAGCache, section 6)."""
         try:
             if self._bring_home(prepared, cancelled):
                 self._fill(prepared, cancelled, behind)
@@ -218,8 +196,7 @@ class KnowledgeTree:
             self._fill(prepared, cancelled, 0)
 
     def _way_home(self, path: Sequence[StateSegment], position: int) -> list[tuple[str, bytes]]:
-        """The path (ids and tokens) to a document's states behind the common beginning of prompts; empty if it stands
-        there itself, or is no document."""
+        """The path (ids and tokens) to a document's states behind the common beginning; empty if it needs none."""
         begin = next((place for place, segment in enumerate(path) if segment.home), len(path))
         there = position == begin and path[position].tokens == path[position].home
         if not self.anywhere or not path[position].home or there:
@@ -291,8 +268,8 @@ class KnowledgeTree:
         return held[: next((i for i, (new, old) in enumerate(pairs) if new is not old), min(len(nodes), len(held)))]
 
     def _restore(self, node: Node, backend: KVBackend) -> str | None:
-        """Appends a node's states to a context; returns the tier that had them, or None if they must be computed.
-        States that only another context holds are copied from it, and count as those in host memory."""
+        """Appends a node's states to a context; returns the tier that had them, or None if they must be computed. Those
+        of another context count as host memory's."""
         started = self._clock()
         place = self._states.place(node)
         held = node.contexts and not place
@@ -311,8 +288,8 @@ class KnowledgeTree:
         return place
 
     def _move(self, home: Node, node: Node, backend: KVBackend) -> int:
-        """Appends a document's states from their place behind the common beginning to a context. Returns the number of
-        first tokens that were computed; 0 if it cannot be done, which changes nothing."""
+        """Appends a document's states from their place behind the common beginning. Returns the number of first tokens
+        computed; 0 if it cannot be done, which changes nothing."""
         again = _again(node.tokens, home.tokens)
         if again >= node.length:
             return 0
@@ -418,8 +395,7 @@ def _bytes(tokens: Sequence[int]) -> bytes:
 
 
 def _again(tokens: bytes, home: bytes) -> int:
-    """Number of a moved document's first tokens that are computed where it stands: those that differ from the tokens at
-    its other place, such as its number, and at least `AGAIN`."""
+    """Number of a moved document's first tokens that are computed anew: those that differ, at least `AGAIN`."""
     here, there = (np.frombuffer(text, np.int32)[::-1] for text in (tokens, home))
     length = min(len(here), len(there))
     unlike = np.flatnonzero(here[:length] != there[:length])

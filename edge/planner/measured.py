@@ -1,5 +1,5 @@
-"""`MachineProfile`: the measured cost of an answer's stages on this machine, by memory limit and reranking depth; and
-`Serving`, the schedule of a server that is planned from it (RAGO, section 6)."""
+"""`MachineProfile`: the measured cost of an answer's stages on this machine; `Serving`: a server's schedule planned
+from it (RAGO, section 6)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ from edge.planner.tables import frontier
 @dataclass(frozen=True, slots=True)
 class Curve:
     """Seconds as a function of a count, piecewise linear through measured points: `counts` ascending, `seconds` never
-    falling.
-
-    Before the first point it is constant, and past the last it goes on like the last piece. A straight line through all
-    points would be off by up to 46 % where the count is small.
-    """
+    falling; constant before the first point, and like the last piece past the last."""
 
     counts: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -59,17 +55,10 @@ _WHAT = "the profile of this machine"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Typical values over some questions, for one reranking depth (0: none) and one largest number of passages. A
-    question is refused if no passage is relevant enough after reranking, and then no answer is written.
+    """Typical values over some questions, for one reranking depth (0: none) and one largest number of passages.
 
-    Attributes:
-        written: the share of questions that were not refused, 0 to 1.
-        embed, search, rerank, other: seconds of each stage; `other` is the rest.
-        write: seconds of writing for a question that was not refused; 0 if all were refused.
-        draft: seconds of writing for a refused question, such as for HyDE's passage; 0 if none was refused.
-        nbytes: high-water mark of the process's anonymous memory.
-        start: the part of `write` before the first text.
-    """
+    `written` is the share of questions that were not refused. `write` (its part before the first text: `start`) is for
+    one that was not, `draft` for one that was. `nbytes` is the process's high-water mark of anonymous memory."""
 
     depth: int
     passages: int
@@ -100,9 +89,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The predicted cost of an answer: seconds of each stage if it is written, and peak bytes. The share `written` of
-    the questions is not refused; a refused one takes `draft` seconds of writing, and `start` is the part before the
-    first text."""
+    """The predicted seconds of each stage of a written answer, and peak bytes. The share `written` is not refused; a
+    refused one takes `draft`."""
 
     limit: int
     depth: int
@@ -115,26 +103,21 @@ class Prediction:
 
     @property
     def first(self) -> float:
-        """Seconds until the first text of an answer that is written."""
         return self.seconds - self.stages.get("write", 0.0) + self.start
 
     @property
     def seconds(self) -> float:
-        """Seconds until an answer that is written is complete."""
         return sum(self.stages.values())
 
     @property
     def mean_seconds(self) -> float:
-        """Seconds until the answer is complete or refused, on average over the questions."""
         refused = self.seconds - self.stages.get("write", 0.0) + self.draft
         return self.written * self.seconds + (1 - self.written) * refused
 
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """What so many answers at a time cost in a server, `exact` or `shared` (see `edge.config.Config`): seconds for each
-    answer as a `ratio` to those of answers one after the other without kept states, and the process's peak of anonymous
-    memory."""
+    """What so many answers at a time cost: seconds of each as a `ratio` to single ones, and peak memory."""
 
     answers: int
     generation: str
@@ -155,7 +138,6 @@ class LimitProfile:
     company: list[Company] = field(default_factory=list)
 
     def predict(self, depth: int, passages: int) -> Prediction:
-        """Predicts the cost of an answer, piecewise linear in the depth and in the passages between the readings."""
         like = [reading for reading in self.readings if (reading.depth > 0) == (depth > 0)]
         if not like:
             kind = "with" if depth else "without"
@@ -284,13 +266,10 @@ BUSIEST = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A schedule under a load of `rate` independent arrivals a second (Poisson), with the prediction of an answer that
-    is alone.
+    """A schedule under `rate` independent arrivals a second (Poisson).
 
-    All answers share the same cores, so a server is a queue with one working machine. Of its requests at most
-    `company.answers` are inside, and others wait in the order of their arrival. Inside, prompts are computed in turn,
-    and answers are written when no prompt is left.
-    """
+    All answers share the same cores, so a server is a queue with one working machine; at most `company.answers` are
+    inside. Prompts are computed in turn, and answers are written when none is left."""
 
     prediction: Prediction
     company: Company
@@ -308,9 +287,8 @@ class Serving:
 
     @property
     def wait(self) -> float:
-        """Seconds until a request's prompt is begun, on average. With one answer at a time this is the formula of
-        Pollaczek and Khinchine, for requests that are either written or refused; with room for all it is that of the
-        prompts alone. Between the two it was fitted to a simulation."""
+        """Mean seconds until a request's prompt is begun: the formula of Pollaczek and Khinchine with one answer at a
+        time, for prompts alone with room for all, and fitted to a simulation in between."""
         p, ratio = self.prediction, self.company.ratio
         refused = p.seconds - p.stages.get("write", 0.0) + p.draft
 
@@ -326,13 +304,12 @@ class Serving:
 
     @property
     def first(self) -> float:
-        """Seconds until the first text of an answer that is written, on average."""
         return self.wait + self.prediction.first * self.company.ratio
 
     @property
     def seconds(self) -> float:
-        """Seconds until an answer that is written is complete, on average, if the company that is inside shares the
-        writing equally with it: at least so many where prompts are long."""
+        """Mean seconds until a written answer is complete, if those inside share the writing equally: at least so many
+        where prompts are long."""
         shared = (1 - self.busy**self.company.answers) / (1 - self.busy)
         return float(self.first + (self.prediction.seconds - self.prediction.first) * self.company.ratio * shared)
 
@@ -355,8 +332,7 @@ def servings(known: MachineProfile, depths: Sequence[int], passages: Sequence[in
 
 
 def best_serving(found: Sequence[Serving], within: float, memory: int | None) -> Serving:
-    """The schedule that judges most passages, then writes from most, of those whose first text comes soon enough. Exact
-    answers go before shared ones, and then the earlier first text decides."""
+    """The schedule that judges most, writes from most, is exact, and begins first, of those soon enough."""
     fitting = [one for one in found if memory is None or one.prediction.limit <= memory]
     if not fitting:
         raise InputError("no measured schedule keeps up with this rate: plan a smaller one, or more memory")

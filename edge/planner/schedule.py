@@ -1,10 +1,8 @@
 """`Schedule`: the assignment of stages to devices, with batch sizes; its cost; and the search for the schedules that no
 other one dominates.
 
-Costs are sums and maxima of the costs of stages, and none falls when a stage's cost rises. So the search drops a
-dominated choice for one stage, one group or some groups before it combines it with the next one. The result equals that
-of trying all schedules (`tests/naive/planning.py`).
-"""
+Costs are sums and maxima of stages' costs, so dominated choices are dropped early. The result equals that of trying all
+(`tests/naive/planning.py`)."""
 
 from __future__ import annotations
 
@@ -30,11 +28,8 @@ def stall_factor(
 ) -> float:
     """Ratio of the time to write a sequence to the time without retrievals, if retrieving itself takes no time.
 
-    `batch` sequences are written at a time, and a finished one is replaced at once. Each sequence stops at `retrievals`
-    random tokens, and waits until `retrieval_batch` sequences have stopped (Jiang's thesis, section 3.5.3). The first
-    sequence in each place is not measured. Three retrievals fit the published figure 3.8b best: its caption says four,
-    but the first of them comes before the sequence begins.
-    """
+    `batch` sequences are written at a time; each stops at `retrievals` random tokens until `retrieval_batch` have
+    stopped (Jiang's thesis, section 3.5.3). Three fit the published figure 3.8b best."""
     if not 1 <= retrieval_batch <= batch:
         raise RangeError(f"a retrieval batch of {retrieval_batch} never fills with {batch} sequences at a time")
     if not 0 <= retrievals < tokens:
@@ -104,15 +99,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The cost of a schedule.
-
-    Attributes:
-        ttft: seconds to the first token of one batch.
-        tpot: seconds per token of the answer, measured at its last token and including all waiting.
-        interval: seconds between two requests at the highest rate, which the slowest group determines.
-        devices: accelerators in use, including those that belong to the retrieval servers.
-        nbytes: peak memory of all devices together.
-    """
+    """The cost of a schedule: seconds to the first token and per token (with all waiting), seconds between requests at
+    the highest rate, accelerators with those of retrieval servers, and peak memory."""
 
     ttft: float
     tpot: float
@@ -130,8 +118,7 @@ class Outcome:
 
     @property
     def objectives(self) -> tuple[float, float, float, float]:
-        """The values to minimize: TTFT, time per token, device seconds per request, and bytes; rounded to 12 digits, so
-        that two schedules do not differ only by the order of adding equal times."""
+        """The values to minimize: TTFT, time per token, device seconds per request, and bytes; rounded to 12 digits."""
         ttft, tpot, seconds, nbytes = (
             float(f"{value:.12g}") for value in (self.ttft, self.tpot, self.interval * self.devices, self.nbytes)
         )
@@ -140,9 +127,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A pipeline, the costs of its stages, the placements to choose from, and the largest number of accelerators that
-    all groups together may use, `per_server` of which belong to a server. `memory` bounds the bytes of all devices
-    together."""
+    """A pipeline, stages' costs, placements, and most accelerators, `per_server` of which belong to a server."""
 
     schema: RagSchema
     tables: Mapping[str, StageTable]
@@ -160,11 +145,8 @@ class Problem:
 
 
 def cluster_placements(schema: RagSchema) -> list[Placement]:
-    """All ways to place the stages on a cluster (Jiang's thesis, section 3.6.1).
-
-    Retrieval has its own servers, and each decoder of the answer's model has its own accelerators. The other stages are
-    cut into groups in their order, in every possible way.
-    """
+    """All ways to place the stages on a cluster (Jiang's thesis, section 3.6.1): retrieval and each decoder of the
+    answer's model by itself, the others in groups in their order."""
     stages = schema.stages()
     runs: list[list[tuple[str, ...]]] = [[]]
     alone: list[tuple[str, ...]] = []
@@ -196,8 +178,7 @@ def group_weights(stages: Mapping[str, Stage], choices: Sequence[Choice]) -> flo
 
 
 def stage_costs(problem: Problem, stage: Stage, choice: Choice, loop_batch: int) -> tuple[float, float, float, float]:
-    """What a stage adds: seconds to the first token, device seconds per request, seconds per token, bytes beside
-    weights."""
+    """What a stage adds: seconds to first token, device seconds a request, seconds a token, bytes."""
     point, loop = choice.point, choice.loop
     per_request = stage.calls * point.interval / point.batch
     ttft = stage.calls * point.latency if stage.before else 0.0
@@ -216,7 +197,6 @@ def stage_costs(problem: Problem, stage: Stage, choice: Choice, loop_batch: int)
 
 
 def evaluate(problem: Problem, schedule: Schedule) -> Outcome | None:
-    """The cost of a schedule; None if it does not fit."""
     stages = {stage.name: stage for stage in problem.schema.stages()}
     ttft = tpot = interval = nbytes = 0.0
     chips = servers = 0
@@ -238,7 +218,6 @@ def evaluate(problem: Problem, schedule: Schedule) -> Outcome | None:
 
 
 def choices(problem: Problem, stage: Stage, devices: int, loop_batch: int) -> list[Choice]:
-    """All ways to run a stage on `devices` devices."""
     table = problem.tables[stage.name]
     if not stage.before and loop_batch and not problem.schema.overlapped:
         return [Choice(stage.name, point) for point in table.at(devices) if point.batch >= loop_batch]
@@ -263,7 +242,7 @@ class Plan:
 @dataclass(slots=True)
 class _Some:
     """Ways to run some groups: the groups of each way, and the costs [n, 6]: seconds to the first token, the slowest
-    group's seconds per request, seconds per token, accelerators, bytes, and accelerators that belong to servers."""
+    group's seconds per request, seconds per token, accelerators, bytes, and servers' accelerators."""
 
     costs: Costs
     groups: list[tuple[Group, ...]]

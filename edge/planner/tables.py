@@ -1,9 +1,5 @@
-"""A pipeline (`RagSchema`), and the cost of its stages: tables of points, each for a number of devices and a batch,
-with the origin of its numbers.
-
-Accelerators, which this machine does not have, are modelled by rooflines, and retrieval by the bytes scanned (Jiang's
-thesis, sections 3.3.3 and 3.4).
-"""
+"""A pipeline (`RagSchema`), and the cost of its stages: points by devices and batch, with the origin of their numbers.
+Accelerators are modelled by rooflines, and retrieval by the bytes scanned (Jiang's thesis, sections 3.3.3 and 3.4)."""
 
 from __future__ import annotations
 
@@ -19,17 +15,15 @@ import numpy.typing as npt
 from edge.errors import InputError
 
 Origin = Literal["measured", "predicted", "calibrated", "circular"]
-"""The origin of a number: measured on this machine; computed from published constants alone; computed with a constant
-that was chosen to fit published results; or fitted to the very result with which it is compared."""
+"""The origin of a number: measured, computed, fitted to published results, or to the very result."""
 
 ORIGINS: Sequence[Origin] = ("measured", "predicted", "calibrated", "circular")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A stage on some devices (accelerators, or servers for retrieval) with some calls done together: seconds until the
-    batch is done, and until the next one can begin, which is sooner if parts of the model follow one another on several
-    devices; bytes of the stage's model on all devices, and additional bytes while a batch runs."""
+    """A stage on some devices with some calls done together: seconds until the batch is done, and until the next one
+    can begin; bytes of the model on all devices, and beside it while a batch runs."""
 
     devices: int
     batch: int
@@ -86,10 +80,7 @@ _STRONGEST = 64
 
 
 def frontier(costs: Costs) -> npt.NDArray[np.intp]:
-    """The rows of `costs` [n, d] that no other row dominates, ascending by the first column; of equal rows one is kept.
-
-    A row dominates another if it is larger in no column and smaller in at least one.
-    """
+    """The rows of `costs` [n, d] that no other dominates, ascending by the first column, equals once."""
     hopeful = _hopeful(costs)
     order = hopeful[np.lexsort(costs[hopeful].T[::-1])]
     # In this order no row is dominated by a later one.
@@ -137,8 +128,7 @@ EFFICIENCY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """An accelerator: operations per second, bytes of memory, and bytes per second of its memory and its network.
-    Models reach the share `efficiency` of the operations and of the memory bandwidth."""
+    """An accelerator, of whose operations and memory bandwidth models reach the share `efficiency`."""
 
     name: str
     flops: float
@@ -150,8 +140,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A retrieval server, with so many accelerators. One core scans `scan_rate` bytes of codes per second, and a query
-    runs on one core. Scanning reaches the share `utilisation` of the memory bandwidth."""
+    """A retrieval server. A query runs on one core; scans reach `utilisation` of the memory bandwidth."""
 
     name: str = "EPYC Milan"
     cores: int = 96
@@ -183,14 +172,12 @@ def roofline(flops: float, nbytes: float, comm: float, chips: int, device: Accel
 
 
 def _sent(model: Model, tokens: float, chips: int) -> float:
-    """Bytes that a chip sends for `tokens` tokens if every matrix is divided over `chips`: each layer has two
-    all-reduces, and each sends twice the hidden states, in 16 bits."""
+    """Bytes that a chip sends for `tokens`: each layer has two all-reduces of twice the states, in 16 bits."""
     return 8.0 * model.layers * model.hidden * tokens * (chips - 1) / chips
 
 
 def forward_seconds(model: Model, tokens: float, chips: int, device: Accelerator) -> float:
-    """Seconds to read `tokens` tokens of all requests together, with every matrix divided over `chips`. Attention is
-    left out, because it is small up to about 1,000 tokens per request."""
+    """Seconds to read `tokens` tokens together, with every matrix divided over `chips`. Attention is left out."""
     return roofline(2 * model.params * tokens, model.nbytes, _sent(model, tokens, chips), chips, device)
 
 
@@ -201,9 +188,7 @@ def step_seconds(model: Model, batch: int, context: float, chips: int, device: A
 
 
 def retrieval_seconds(queries: int, nbytes: float, servers: int, host: Host = HOST) -> float:
-    """Seconds to search a batch of queries on `servers` servers that each hold an equal part of the index. A query
-    scans `nbytes` on all of them together. It runs on one core, so a batch runs in waves of as many queries as there
-    are cores."""
+    """Seconds to search a batch, which scans `nbytes` on all servers, in waves of as many as there are cores."""
     active = min(queries, host.cores)
     rate = min(active * host.scan_rate, host.utilisation * host.bandwidth)
     return math.ceil(queries / host.cores) * active * nbytes / servers / rate
@@ -222,9 +207,8 @@ def retrieval_points(stage: Stage, servers: Iterable[int], batches: Iterable[int
 
 
 def accelerator_points(stage: Stage, chips: Iterable[int], batches: Iterable[int], device: Accelerator) -> list[Point]:
-    """The table of a stage that runs a model. Points that do not fit the devices' memory are left out. Each chip holds
-    a whole encoder or reranker, and the chips share the texts. A generator is divided over the chips by its matrices,
-    by its layers, or by both."""
+    """The table of a stage that runs a model, without points that do not fit. Each chip holds a whole encoder or
+    reranker; a generator is divided by its matrices, its layers, or both."""
     assert stage.model is not None
     batches = tuple(batches)
     alone = stage.kind in ("encode", "rerank")
@@ -270,7 +254,6 @@ def modelled_tables(
     servers: Sequence[int],
     batches: Sequence[int] = BATCHES,
 ) -> dict[str, StageTable]:
-    """Tables for the stages of a pipeline, by stage name."""
     tables = {}
     for stage in schema.stages():
         origin: Origin = "calibrated"  # because of the accelerators' efficiency
@@ -285,7 +268,7 @@ def modelled_tables(
 @dataclass(frozen=True, slots=True)
 class Model:
     """The size of a transformer, with the bytes of one token's KV states (0 for encoders). Stages with the same model
-    name share its weights on a shared device."""
+    name share its weights."""
 
     name: str
     params: float
@@ -313,16 +296,9 @@ Kind = Literal["encode", "rerank", "prefill", "decode", "retrieve"]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a pipeline, with a unique name.
-
-    Attributes:
-        tokens: tokens of one call: those read by an encoder, a reranker or a prefill, or written by a decoder.
-        context: for decoders: number of tokens whose KV states are held when the last token is written.
-        queries, nbytes, database: for retrieval: query vectors of one call, bytes scanned for each, and bytes held.
-        calls: mean number of calls of one request.
-        before: whether the stage is finished before the answer's first token.
-        looping: calls of one request that the decoder starts while it writes the answer.
-    """
+    """One stage of a pipeline. `tokens` of one call; a decoder's `context` of held KV states at the end; for retrieval
+    the query vectors, bytes scanned for each, and bytes held. It is finished `before` the first token, or called
+    `looping` times while the answer is written."""
 
     name: str
     kind: Kind
@@ -339,23 +315,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class RagSchema:
-    """A retrieval pipeline (RAGSchema: Jiang's thesis, table 3.1), with additions for our own pipelines.
+    """A retrieval pipeline (RAGSchema: Jiang's thesis, table 3.1), with additions for our own.
 
-    Attributes:
-        llm: the model that writes the answer, with `prefix_tokens` of prompt and `decode_tokens` of answer (0: a draft
-            is the answer).
-        vectors: vectors in the database, of `vector_nbytes` each. A query scans the share `scanned` of them.
-        queries_per_retrieval: query vectors of one retrieval.
-        retrieval_frequency: retrievals of one request. `rounds` of them come before the answer, and the others while it
-            is written. If `overlapped`, the decoder does not wait for them.
-        encoder, encoder_tokens: the model that turns a request's documents, or its query, into vectors; None to leave
-            its cost out.
-        rewriter: the model that reads `rewrite_prefix` and writes `rewrite_decode` tokens before each of `rewrites`
-            retrievals.
-        reranker: the model that judges `candidates` passages of `passage_tokens` tokens after each retrieval.
-        drafts: texts that the LLM writes before the answer. For each it reads `draft_prefix` and writes `draft_decode`
-            tokens.
-    """
+    A query scans the share `scanned` of the `vectors`. `rounds` of the `retrieval_frequency` come before the answer;
+    the decoder does not wait for the others if they are `overlapped`. Each retrieval has a rewriting and a reranking,
+    each draft its own prompt. `decode_tokens` of 0: a draft is the answer."""
 
     name: str
     llm: Model
@@ -399,7 +363,6 @@ class RagSchema:
 
     @property
     def looping(self) -> float:
-        """Number of retrievals while the answer is written."""
         return self.retrieval_frequency - self.rounds
 
     def stages(self) -> list[Stage]:
@@ -502,5 +465,4 @@ def _published() -> dict[str, RagSchema]:
 
 
 PUBLISHED: Mapping[str, RagSchema] = _published()
-"""The workloads of Jiang's thesis (table 3.3): hyperscale retrieval, long context, iterative retrieval, and query
-rewriting with reranking. The lengths are those of its section 3.4."""
+"""The workloads of Jiang's thesis (table 3.3): hyperscale, long context, iterative, rewriting and reranking."""

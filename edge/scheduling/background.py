@@ -1,9 +1,7 @@
 """Work in parallel with the caller's. `Background` runs one piece after another; new work replaces waiting work.
 
-`RetrievalPipeline` is retrieval during generation (PipeRAG): at each interval, the text so far is a query, and its
-result is used one interval later. The search may take as long as generating the next interval takes, and probes as many
-lists as fit into that time (`edge.ivf.dispatch`).
-"""
+`RetrievalPipeline` is retrieval during generation (PipeRAG): at each interval the text so far is a query, whose result
+is used one interval later; the search probes as many lists as fit into that time."""
 
 from __future__ import annotations
 
@@ -34,7 +32,6 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether some work waits or is running."""
         with self._lock:
             return self._thread is not None
 
@@ -44,7 +41,6 @@ class Background:
             return self._took + (0.0 if self._began is None else time.perf_counter() - self._began)
 
     def submit(self, work: Work) -> None:
-        """Submits work. It replaces work that is still waiting."""
         with self._lock:
             self._waiting = work
             if self._thread is None:
@@ -52,8 +48,7 @@ class Background:
                 self._thread.start()
 
     def settle(self) -> None:
-        """Drops waiting work, and waits for running work. What a piece of work raised since the last call is raised
-        again."""
+        """Drops waiting work, and waits for running work. What a piece raised since the last call is raised again."""
         with self._lock:
             self._waiting = None
             thread = self._thread
@@ -89,10 +84,8 @@ _TOLERANCE = 1.1
 class RetrievalPipeline(Closing, Generic[Query, Result]):
     """Searches one query at a time in a thread beside the caller's work. For one generation; a context manager.
 
-    Counters: `pipelining.searches`, `.search_s`, `.stall_s` (the caller waited), `.hidden_s` (the caller did not wait),
-    `.late` (searches that took longer than 1.1 times the time from `ask` to `take`, regardless of the predicted slack),
-    `.slack_error_s` (difference of the predicted slack and that time).
-    """
+    Counters: `pipelining.searches`, `.search_s`, `.stall_s`, `.hidden_s`, `.late` (searches that took over 1.1 times
+    the time from `ask` to `take`), `.slack_error_s`."""
 
     def __init__(
         self,
@@ -132,7 +125,6 @@ class RetrievalPipeline(Closing, Generic[Query, Result]):
         return result
 
     def close(self) -> None:
-        """Ends the thread, after waiting for a running search."""
         self._drop()
         self._pool.shutdown()
 

@@ -1,5 +1,4 @@
-"""`TimePredictor`: predicts the seconds of a piece of work from the times of earlier work of the same kind. Each
-prediction has a deviation, so that a plan can use the likely time (`mean`) or one that is rarely exceeded (`upper`)."""
+"""`TimePredictor`: predicts the seconds of work, as `mean` or rarely exceeded `upper`, from earlier work."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ class _Sums:
 
 
 class Rate(_Sums):
-    """Seconds per unit of one kind of work: the slope of the least-squares line through zero. The sums are those of the
-    units, the seconds, and the squares of seconds over units."""
+    """Seconds per unit: least squares through zero, from sums of units, seconds, and seconds² over units."""
 
     @property
     def deviation(self) -> float:
@@ -112,18 +110,15 @@ class Rate(_Sums):
 
 
 class Saving(_Sums):
-    """Seconds that one piece of speculative work saved, less the seconds that others lost by it. The sums are those of
-    the weights of the observations, the seconds, and their squares."""
+    """Seconds that speculative work saved less those lost, from sums of weights, seconds, and squares."""
 
     @property
     def error(self) -> float:
-        """Standard error of the mean. It includes one more reading with the deviation `_DOUBT_S`, since work that saved
-        nothing ten times may save something the next time."""
+        """Standard error of the mean, with one more reading of the deviation `_DOUBT_S`."""
         spread = max(0.0, self._squares - self.weight * self.mean**2) + _DOUBT_S**2
         return math.sqrt(spread) / (self.weight + 1)
 
     def add(self, seconds: float) -> None:
-        """Learns the saving of one piece of work."""
         self._learn(1, seconds, seconds**2)
 
     def charge(self, seconds: float) -> None:
@@ -146,9 +141,8 @@ class ReplyLengths:
         self.lengths = [*self.lengths, length][-_LENGTHS:]
 
     def remaining(self, written: int, most: int) -> tuple[float, float]:
-        """Mean and deviation of the number of tokens, at most `most` in all, that follow after `written` tokens, by the
-        replies that were longer. If there is none, the remaining length is estimated by an exponential tail: the mean
-        excess of the longer half of the replies over their median."""
+        """Mean and deviation of the tokens, at most `most` in all, that follow `written` ones, by longer replies;
+        without any by an exponential tail."""
         left = [length - written for length in self.lengths if length > written]
         if not left:
             ordered = sorted(self.lengths)
@@ -209,9 +203,8 @@ class TimePredictor:
     def learn_reply(
         self, generator: str, step: str, work: PromptWork, *, new: int, ttft_s: float, restore_s: float, seconds: float
     ) -> None:
-        """Learns from one finished generation: the prompt's tokens, the number of tokens written, the seconds to the
-        first token (`restore_s` of them on restoring states) and to the last one, without the caller's time between
-        tokens."""
+        """Learns from one finished generation: its prompt, tokens written, and seconds to the first token (`restore_s`
+        of them on restoring states) and to the last."""
         if new < 1 or not 0 <= restore_s <= ttft_s <= seconds < math.inf:
             return
         with self._lock:
@@ -223,8 +216,8 @@ class TimePredictor:
     def reply(
         self, generator: str, step: str, *, prompt: PromptWork | None = None, written: int = 0, most: int
     ) -> Seconds | None:
-        """Predicts the remaining seconds of a reply of at most `most` tokens, of which some are written; None before
-        the first reply of its step. `prompt` is the part of the prompt that is still to be read."""
+        """Predicts the remaining seconds of a reply of at most `most` tokens; None before the first of its step.
+        `prompt` is what is still to be read."""
         token = self.seconds(f"{generator}/token")
         with self._lock:
             lengths = self._lengths.get(f"{generator}/{step}")
@@ -265,21 +258,18 @@ _TRIALS = 1.5
 
 
 class BenefitGate:
-    """Decides for each piece of speculative work whether to start it, by the seconds that such work has saved, which it
-    keeps in the `TimePredictor`. Work that did not pay is tried again after some time, when the old observations have
-    lost their weight.
+    """Decides for each piece of speculative work whether to start it, by the seconds that such work has saved. What did
+    not pay is tried again after some time.
 
-    Counters, all named `gate.<kind>.`: `started`, `refused`, `saved_s`, `lost_s`, and `cost_s` of the started work. The
-    trace shows each refusal with its expected saving and cost.
-    """
+    Counters, all named `gate.<kind>.`: `started`, `refused`, `saved_s`, `lost_s`, and `cost_s` of the started work."""
 
     def __init__(self, predictor: TimePredictor, trace: Trace) -> None:
         self.predictor = predictor
         self._trace = trace
 
     def opens(self, kind: str, where: str, cost: Seconds | None) -> bool:
-        """Whether to start a piece of work of a kind, such as `lookahead`, under circumstances that determine the
-        saving (`where`), such as the step of a pipeline. `cost` is the time that it takes from the caller, if known."""
+        """Whether to start a piece of work of a kind, such as `lookahead`, at the step `where` of a pipeline. `cost`:
+        time that it takes from the caller, if known."""
         work = f"{kind}/{where}"
         saving = self.predictor.saving(work)
         spent = 0.0 if cost is None else cost.mean

@@ -1,9 +1,7 @@
-"""`WaitingLine`: threads wait in line for the same kind of work, and one of them works for several at a time.
+"""`WaitingLine`: threads wait in line for the same kind of work, and the first does it for several.
 
-The thread whose task is first does the work, and includes other tasks that can share it. The others sleep until their
-tasks are done. The `Urgency` of a request is a context variable, so that the layers between a server and the core need
-not pass it on. A thread that works on the request must run in a copy of its context.
-"""
+The `Urgency` of a request is a context variable: a thread that works on the request must run in a copy of its
+context."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ class Urgency:
 
     @property
     def leisure(self) -> float:
-        """The seconds until the deadline as a whole power of two: of equally urgent requests the one with less goes
-        first. Nearly equal deadlines are equal, so that they leave the order to other reasons."""
+        """The seconds until the deadline as a whole power of two, so that nearly equal deadlines are equal."""
         remaining = self.remaining
         return math.inf if remaining is None else math.floor(math.log2(max(1.0, remaining)))
 
@@ -110,16 +107,15 @@ Entry = TypeVar("Entry", bound=Overtaken)
 
 
 def foremost(waiting: Sequence[Entry], window: int, key: Callable[[Entry], Any]) -> Entry | None:
-    """The entry with the smallest key, the earlier of equals; None if none waits. An entry that `window` later ones
-    have overtaken goes before all entries behind it."""
+    """The entry with the smallest key, the earlier of equals; first one that `window` others have overtaken."""
     bar = next((i for i, entry in enumerate(waiting) if entry.passed >= window), len(waiting) - 1)
     return min(waiting[: bar + 1], key=key, default=None)
 
 
 @dataclass(eq=False, slots=True)
 class _Place(Generic[Task]):
-    """A task in the line: the number of later tasks that went before it, whether the working thread has taken it,
-    whether it needs no more work, and the exception that the work raised while it had the task."""
+    """A task in the line: the later tasks that went before it, whether it was taken or needs no more work, and the
+    exception of its work."""
 
     task: Task
     urgency: Urgency
@@ -138,8 +134,7 @@ class WaitingLine(Generic[Task]):
     window = WINDOW
 
     def __init__(self, work: Callable[[Taken[Task]], None]) -> None:
-        """Makes an empty line. `work` takes at least one task from its argument, and does the tasks it takes. One
-        thread at a time runs it. When it returns, all tasks that it took and did not put back count as done."""
+        """`work` takes at least one task, one thread at a time; what it did not put back is then done."""
         self._work = work
         self._places: list[_Place[Task]] = []
         self._changed = threading.Condition()
@@ -150,17 +145,11 @@ class WaitingLine(Generic[Task]):
 
     @property
     def waiting(self) -> int:
-        """Number of tasks whose work has not begun."""
         return sum(not place.taken for place in list(self._places))
 
     def run(self, task: Task) -> None:
-        """Returns when a task, with the urgency of the calling thread, is done, by this thread or by another one.
-
-        Raises:
-            Withdrawn, DeadlinePassed: before the task's work began. A task whose work has begun is ended by the work
-                itself.
-            Exception: the work raised it while it had the task.
-        """
+        """Returns when a task, with the urgency of the calling thread, is done. Raises what its work raised, or
+        Withdrawn or DeadlinePassed before that began."""
         place = _Place(task, current_urgency())
         with place.urgency.heard(self._wake):
             with self._changed:
@@ -234,18 +223,12 @@ class WaitingLine(Generic[Task]):
 
 @dataclass(slots=True)
 class Taken(Generic[Task]):
-    """The tasks that the work has taken from the line."""
-
     line: WaitingLine[Task]
     places: list[_Place[Task]] = field(default_factory=list)
 
     def next(self, beside: Callable[[Task], bool] | None = None) -> Task | None:
-        """Takes the next task; None if no task waits.
-
-        Args:
-            beside: tells the tasks that can be done beside those taken before. No task that waits for these to end
-                counts as overtaken.
-        """
+        """Takes the next task; None if no task waits. `beside`: those that can be done beside the tasks taken before;
+        none that waits for these counts as overtaken."""
         place = self.line._take(beside)
         if place is None:
             return None

@@ -1,6 +1,5 @@
 """An LRU cache of table rows (GRATING, section 4.4): the embedding table stays on disk, and its used rows in memory.
-Token frequencies are skewed, so that a tenth of the rows serves almost every look-up. Misses are read in one pass over
-ascending file positions."""
+Misses are read in one pass over ascending file positions."""
 
 from __future__ import annotations
 
@@ -25,8 +24,6 @@ _PIECE = 1 << 20
 
 
 class RowSource(Protocol):
-    """A source of rows: a `BlockFile`, or a substitute in a test."""
-
     def read_rows(self, table: RowTable, rows: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]) -> int: ...
 
 
@@ -45,14 +42,8 @@ class RowCache:
         trace: Trace | None = None,
         remedy: str = "",
     ) -> None:
-        """Reserves the cache's memory.
-
-        Args:
-            capacity: number of rows kept, at least 1 and at most as many as the table has.
-            lane: the lane over which rows are read. It counts their bytes and the waiting time.
-            checksums: CRC-32 of each row [rows], verified whenever a row is read.
-            remedy: advice for a damaged row, appended to the error message.
-        """
+        """Reserves the memory of `capacity` rows. `checksums`: CRC-32 of each row [rows], verified on reading; `remedy`
+        is added to the message of a damaged row."""
         self.table = table
         self.capacity = max(1, min(capacity, table.rows))
         self._source = source
@@ -73,8 +64,7 @@ class RowCache:
         return table.rows * 4 + capacity * (table.row_nbytes + 16)
 
     def gather(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-        """The bytes of rows `ids` [n], in that order, repeats allowed: uint8 [n, row_nbytes], owned by the caller.
-        IndexError if a row number is not in the table."""
+        """The bytes of rows `ids` [n], repeats allowed: uint8 [n, row_nbytes]. IndexError outside the table."""
         unique = distinct(ids)
         if len(unique) and not 0 <= int(unique[0]) <= int(unique[-1]) < self.table.rows:
             outside = int(unique[0]) if unique[0] < 0 else int(unique[-1])

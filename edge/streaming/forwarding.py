@@ -1,13 +1,8 @@
 """Monolithic forwarding (GRATING, section 3.2): all sequences advance through a layer before any enters the next.
+Pruning needs their scores, and every layer is read at most once per pass.
 
-Pruning needs the scores of all sequences after each layer, and this order provides them. It also makes one long stretch
-of compute per layer, which hides reading the next layer's weights. Every layer is read at most once per pass, however
-many requests the sequences belong to.
-
-Memory goes first to the uses that save most time (`plan_memory`): chunks large enough to saturate the cores, then
-hidden states in memory instead of on disk, then pinned layers. With the smallest plan the answer is the same, but takes
-longer.
-"""
+Memory goes first to what saves most time (`plan_memory`): chunks large enough to saturate the cores, then resident
+hidden states, then pinned layers."""
 
 from __future__ import annotations
 
@@ -48,8 +43,8 @@ class Observer(Protocol):
         """Receives a chunk's new states, [chunk.tokens, width], before they are stored."""
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns those of the `active` sequences that go on after `layer` layers; an empty result ends the pass. Layer
-        0 means the texts of a request, before they are tokenized: those that are returned are numbered anew from 0."""
+        """Returns those of the `active` sequences that go on after `layer` layers; none ends the pass. Layer 0 means
+        the texts of a request before they are tokenized; those returned are numbered anew from 0."""
 
 
 def forward(
@@ -69,18 +64,10 @@ def forward(
 ) -> None:
     """Runs all sequences of `states` through the layers of `window`, until the observer keeps none.
 
-    Args:
-        tensors: returns the named tensors in the bytes of layer i.
-        embed: returns the layer-0 input of a chunk: [chunk.tokens, width].
-        observer: decides after each layer which sequences go on.
-        chunk_tokens: bound on the tokens of a chunk.
-        prefixes: for each group of `states` the embedded tokens that precede all its sequences, [tokens, width]; causal
-            models only. Their states are computed once per layer, and the whole group attends to them.
-        on_layer: called after each layer, when its intermediate results are freed, to check resident memory.
-        wanted: called before each chunk; if it returns False, the rest of the layer is left out, and the observer must
-            keep none.
-        between: called before each chunk of a layer. It may run another pass through the same window.
-    """
+    `tensors` names those in layer i's bytes; `embed` gives a chunk's layer-0 input [chunk.tokens, width]; `prefixes`
+    are each group's embedded first tokens [tokens, width] (causal models only). `on_layer` comes after each layer,
+    `wanted` before each chunk (if False the rest is left out, and the observer must keep none), and `between`, which
+    may run another pass through the same window."""
     active = states.order
     layers = len(window.order)
     before = list(prefixes)
@@ -135,8 +122,8 @@ SLACK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PassSizes:
-    """The sizes of one request. The longest sequence cannot be cut. `workspace` gives the bytes a layer needs for the
-    tokens of a chunk and of the longest sequence. Above `saturating_tokens` in a chunk the cores gain nothing."""
+    """The sizes of one request. `workspace`: bytes a layer needs for the tokens of a chunk and of the longest sequence.
+    Above `saturating_tokens` the cores gain nothing."""
 
     tokens: int
     longest: int
@@ -150,8 +137,8 @@ class PassSizes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The layout of a request: tokens of a chunk, whether hidden states are resident, the bytes of states, workspace
-    and two weight buffers (pinned layers come on top), and whether the chunk is as large as is useful."""
+    """The layout of a request: tokens of a chunk, whether states are resident, the bytes of states, workspace and two
+    weight buffers, and whether the chunk is as large as is useful."""
 
     chunk_tokens: int
     resident: bool
@@ -162,7 +149,7 @@ class MemoryPlan:
 
 def plan_memory(request: PassSizes, available: int, *, resident: bool | None = None) -> MemoryPlan | None:
     """The fastest plan within `available` bytes (weights included), or None if not even the least fits. Hidden states
-    are in memory or on disk as `resident` says; None leaves the choice open."""
+    are in memory as `resident` says, if given."""
     if resident is not None:
         return _fit(request, available, _chunk_sizes(request), resident=resident)
     best = _fit(request, available, _chunk_sizes(request), resident=True)

@@ -1,6 +1,5 @@
-"""Chunks of a monolithic batch, and the storage of its hidden states between layers (GRATING, section 4.3). They lie
-unpadded, sequence after sequence, in one array. If the array does not fit, it is a file, and memory holds at most three
-chunks: one is computed, one is written, and one is read."""
+"""Chunks of a monolithic batch, and the storage of its hidden states between layers (GRATING, section 4.3): one
+unpadded array, or a file of which memory holds three chunks."""
 
 from __future__ import annotations
 
@@ -53,7 +52,6 @@ class ScratchFile:
         return file
 
     def read(self, into: memoryview, offset: int) -> int:
-        """Fills `into` with the bytes from `offset` on, and returns their number."""
         try:
             done = read_at(self._fd, into, offset)
         except OSError as error:
@@ -63,7 +61,6 @@ class ScratchFile:
         return done
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Writes `data` from `offset` on, and returns the number of bytes."""
         done = 0
         try:
             while done < len(data):
@@ -77,7 +74,6 @@ class ScratchFile:
         return done
 
     def close(self) -> None:
-        """Closes the file, which also removes it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -107,8 +103,7 @@ Groups = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TokenChunk:
-    """Sequences that go through a layer together: their numbers [batch], the tokens of each [batch], and the sum of
-    these. Their tokens are packed one sequence after the other, in this order."""
+    """Sequences that go through a layer together, packed in this order: numbers, tokens [batch], and the sum."""
 
     ids: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int32]
@@ -119,8 +114,8 @@ class TokenChunk:
 
 
 def plan_chunks(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], max_tokens: int) -> list[TokenChunk]:
-    """Cuts sequences `ids` [n], in the order of their stored states, into chunks of at most `max_tokens` tokens; a
-    longer sequence is a chunk of its own. `lengths` are the tokens of every stored sequence, by number."""
+    """Cuts sequences `ids` [n] into chunks of at most `max_tokens`; a longer sequence is a chunk of its own. `lengths`:
+    tokens of every stored sequence, by number."""
     chunks: list[TokenChunk] = []
     start = 0
     tokens = 0
@@ -137,7 +132,7 @@ def plan_chunks(ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], max_
 @dataclass(frozen=True, slots=True)
 class StatesShape:
     """The size of a batch's hidden states: tokens of each sequence [n], values per token, numpy's name of their type,
-    and the request that each sequence belongs to [n] (None: all belong to one)."""
+    and the request of each [n] (None: one)."""
 
     lengths: npt.NDArray[np.int32]
     width: int
@@ -148,12 +143,8 @@ class StatesShape:
 class HiddenStates(ABC):
     """The hidden states of all sequences between two layers.
 
-    Attributes:
-        groups: the request that each sequence belongs to [n].
-        order: the sequences request by request, and within a request by falling length. They are stored in this order
-            and must run in it. So the chunk of a request that needs most memory comes first, and a chunk has sequences
-            of about equal length, which keeps the work of a batch even.
-    """
+    `groups` [n] are the requests of the sequences. `order` is request by request, by falling length, in which they are
+    stored and run: a request's largest chunk comes first."""
 
     def __init__(self, shape: StatesShape) -> None:
         lengths = shape.lengths
@@ -169,9 +160,8 @@ class HiddenStates(ABC):
 
     @abstractmethod
     def stream(self, chunks: Sequence[TokenChunk]) -> Iterator[tuple[TokenChunk, npt.NDArray[Any]]]:
-        """Yields each chunk with its states, [chunk.tokens, width], which are valid until the next chunk is taken.
-        Changes of them are lost unless `store` is called before that, and so are the states of sequences in none of the
-        chunks."""
+        """Yields each chunk with its states [chunk.tokens, width], valid until the next. Changes, and sequences in none
+        of the chunks, are lost without `store`."""
 
     @abstractmethod
     def store(self, chunk: TokenChunk, states: npt.NDArray[Any]) -> None:
@@ -196,8 +186,6 @@ class HiddenStates(ABC):
 
 
 class ResidentStates(HiddenStates):
-    """All hidden states in memory."""
-
     def __init__(self, shape: StatesShape, budget: MemoryBudget) -> None:
         super().__init__(shape)
         self._lease = budget.reserve("hidden states", self.tokens * self.width * self.dtype.itemsize)
@@ -212,8 +200,7 @@ class ResidentStates(HiddenStates):
             yield chunk, self.room(chunk)
 
     def room(self, chunk: TokenChunk) -> npt.NDArray[Any]:
-        """Memory for the first states of a chunk, [chunk.tokens, width]. Its content is undefined. It is valid until
-        `store` is called with it, which stores it without a copy."""
+        """Undefined memory for a chunk's first states [chunk.tokens, width], which `store` takes without a copy."""
         first = int(self._start[chunk.ids[0]])
         return self._flat[first : first + chunk.tokens]
 
@@ -245,8 +232,7 @@ class OffloadedStates(HiddenStates):
     def __init__(
         self, shape: StatesShape, budget: MemoryBudget, lane: Lane, directory: Path, chunk_tokens: int
     ) -> None:
-        """Creates the scratch file in a folder on a real disk (made if missing), and reserves three buffers of
-        `chunk_tokens`. The file disappears with the process."""
+        """Makes the scratch file in a folder on a real disk, and reserves three buffers of `chunk_tokens`."""
         super().__init__(shape)
         self._row_nbytes = self.width * self.dtype.itemsize
         self._file = ScratchFile.make(directory, self.tokens * self._row_nbytes)
@@ -324,8 +310,7 @@ class OffloadedStates(HiddenStates):
         return index
 
     def _written(self, index: int) -> None:
-        """Waits until a buffer's contents are in the file. After a failed write, this and every later call raises its
-        error, so that stale states are never read back."""
+        """Waits until a buffer's contents are in the file. After a failed write every later call raises its error."""
         try:
             if index in self._writes:
                 self._writes.pop(index).wait()

@@ -1,14 +1,10 @@
 """Progressive cluster pruning (GRATING, section 4.1): selects safe winners and drops hopeless candidates early.
 
-After a layer, candidates have provisional scores. Once these are dispersed (coefficient of variation above a
-threshold), their log-odds are split into one-dimensional clusters. Clusters above the one with the K-th candidate are
-selected, and clusters below it are dropped. This rule needs a threshold of dispersion for each number of results and
-each pool size.
+Once the scores after a layer are dispersed (coefficient of variation above a threshold), their log-odds are split into
+one-dimensional clusters. Those above the K-th candidate's are selected, those below dropped.
 
-`BoundedPruning` uses the standard deviation between each layer's provisional scores and the final ones, which
-calibration measures: a candidate is dropped once it is too far behind to catch up. With it, one margin holds for any
-number of results and candidates. docs/decisions/streaming-and-pruning.md compares both rules.
-"""
+`BoundedPruning` uses the measured deviation between each layer's provisional scores and the final ones: a candidate is
+dropped once it is too far behind. docs/decisions/streaming-and-pruning.md compares both."""
 
 from __future__ import annotations
 
@@ -26,8 +22,7 @@ from edge.errors import InputError
 Mode = Literal["top-k", "ranked"]
 
 MAX_CLUSTERS = 8
-"""With more clusters, noise is split, and the boundary cluster no longer contains all candidates that may still
-change."""
+"""With more clusters noise is split."""
 
 _BLOCK = 1 << 16
 """Values of a temporary array while clustering: half a megabyte, for any pool size."""
@@ -45,9 +40,8 @@ _SURE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Pruning's decision after `layer` layers about the active candidates: the coefficient of variation of the scores,
-    the cluster of each score, 0 the highest (empty if there was no clustering), candidate numbers (`selected` best
-    first), and whether no candidate needs another layer."""
+    """The decision after `layer` layers: the scores' coefficient of variation, the cluster of each (0 the highest;
+    empty without clustering), candidate numbers (`selected` best first), and whether it is the last."""
 
     layer: int
     cv: float
@@ -71,12 +65,9 @@ class _Pruning:
 
 
 class ProgressivePruning(_Pruning):
-    """Pruning by clusters of scores."""
-
     def __init__(self, k: int, *, mode: Mode = "top-k", threshold: float = math.inf, candidates: int) -> None:
-        """Prepares for a pool of `candidates`, of which `k` are wanted. With the mode `top-k`, winners stop early, too;
-        `ranked` drops only hopeless candidates. Clusters are trusted above the dispersion `threshold`; with infinity
-        nothing is pruned."""
+        """With the mode `top-k` winners stop early, too; `ranked` drops only hopeless candidates. Clusters are trusted
+        above the dispersion `threshold`; infinity prunes nothing."""
         super().__init__(k, mode, candidates)
         self.threshold = threshold
 
@@ -111,29 +102,23 @@ class ProgressivePruning(_Pruning):
 
 
 def log_odds(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """log(p / (1 - p)) of probabilities [n]. Clusters are found on this scale: most candidates of a pool are
-    irrelevant, so that their probabilities crowd near 0, and the K-th candidate is often among them."""
+    """log(p / (1 - p)) of probabilities [n]: those of a pool crowd near 0."""
     inside = np.clip(scores, _SURE, 1 - _SURE)
     odds: npt.NDArray[np.float64] = np.log(inside) - np.log1p(-inside)
     return odds
 
 
 def dispersion(scores: npt.NDArray[np.float64]) -> float:
-    """Coefficient of variation, std / mean, of positive scores [n]; 0 for fewer than two, all equal or all zero. If all
-    scores are near zero, noise would make the ratio very large. Therefore the mean is taken to be at least 1e-6."""
+    """Coefficient of variation, std / mean, of positive scores [n]; 0 for fewer than two, all equal or all zero. The
+    mean is taken as at least 1e-6."""
     if len(scores) < 2 or float(np.ptp(scores)) <= _TIE:
         return 0.0
     return float(np.std(scores) / max(float(np.mean(scores)), 1e-6))
 
 
 def cluster_scores(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """The cluster of each score [n], 0 for that with the highest scores, by exact one-dimensional k-means with the
-    number of clusters chosen from the data.
-
-    For each number of clusters, dynamic programming over the sorted scores minimizes the within-cluster sum of squares
-    exactly. The chosen number has the largest mean silhouette (Rousseeuw 1987), and is the smaller one on a tie. If the
-    best silhouette is below 0.5, the pool stays in one piece.
-    """
+    """The cluster of each score [n], 0 the highest, by exact one-dimensional k-means (dynamic programming), with the
+    number of the largest mean silhouette (Rousseeuw 1987), the smaller on a tie; one if that is below 0.5."""
     order = np.argsort(-scores, kind="stable")
     values = scores[order]
     n = len(values)
@@ -155,9 +140,8 @@ def cluster_scores(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 
 
 def silhouette(values: npt.NDArray[np.float64], bounds: list[int]) -> float:
-    """Mean silhouette of sorted values [n] that are cut into clusters starting at `bounds` (the first is 0). On a line,
-    the nearest other cluster is adjacent, and the mean distance to it is the distance to its mean. So prefix sums give
-    the exact value in linear time. A cluster of one value has silhouette 0, as usual."""
+    """Mean silhouette of sorted values [n] that are cut into clusters starting at `bounds`. On a line prefix sums give
+    it in linear time. A cluster of one value has 0."""
     sums = np.concatenate(([0.0], np.cumsum(values)))
     edges = [*bounds, len(values)]
     means = [float((sums[b] - sums[a]) / (b - a)) for a, b in pairwise(edges)]
@@ -190,9 +174,8 @@ def _bounds(starts: npt.NDArray[np.int64], clusters: int) -> list[int]:
 
 
 def _partitions(values: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Exact partitions of sorted values into 1 ... `most` clusters, in O(most * n^2), a block of prefixes at a time:
-    the least within-cluster sums of squares [most], and the first position of the last cluster for each prefix, [most,
-    n]."""
+    """Exact partitions of sorted values into 1 ... `most` clusters, in O(most * n^2): the least sums of squares [most],
+    and the first position of the last cluster for each prefix, [most, n]."""
     n = len(values)
     centred = values - values.mean()  # keeps differences of sums of squares precise
     sums = np.concatenate(([0.0], np.cumsum(centred)))
@@ -227,23 +210,16 @@ class BoundedPruning(_Pruning):
     def __init__(
         self, k: int, *, mode: Mode = "ranked", errors: Sequence[float], margin: float, candidates: int
     ) -> None:
-        """Prepares pruning of a pool of `candidates`, of which `k` are wanted, in a mode as for `ProgressivePruning`.
-
-        Args:
-            errors: standard deviation of the difference between predicted and final log-odds after each layer [layers +
-                1]. The first entry is that of the scores known before the first layer. Infinite where the predictions
-                are useless.
-            margin: a candidate is hopeless if its distance from the K-th exceeds this many standard deviations of the
-                difference of two errors.
-        """
+        """`errors`: standard deviation of predicted from final log-odds after each layer [layers + 1], the first before
+        any; infinite where useless. `margin`: deviations of the difference of two errors from the K-th beyond which a
+        candidate is hopeless."""
         super().__init__(k, mode, candidates)
         self._everybody = k >= candidates
         self._errors = errors
         self.margin = margin
 
     def wants(self, layer: int) -> bool:
-        """Whether `decide` would use the scores after `layer` layers (0: those known before); if not, they are not
-        computed."""
+        """Whether `decide` would use the scores after `layer` layers; if not, they are not computed."""
         return not self._everybody and math.isfinite(self._errors[layer] * self.margin)
 
     def reach(self, layer: int) -> float:
@@ -251,8 +227,7 @@ class BoundedPruning(_Pruning):
         return self.margin * math.sqrt(2) * self._errors[layer]
 
     def decide(self, layer: int, ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> Decision:
-        """Judges the active candidates as `ProgressivePruning.decide`. Before the first layer no candidate is selected,
-        so that every result has been read by at least one layer."""
+        """Judges the active candidates. Before the first layer none is selected, so that every result has been read."""
         cv = dispersion(scores)
         if not self.wants(layer) or (self.mode == "ranked" and len(ids) <= self.k):
             return Decision(layer, cv, _NONE, _NONE, _NONE, ids, finished=False)

@@ -1,8 +1,5 @@
-"""A sliding window over blocks that are used in a known order, pass after pass (GRATING, section 4.2).
-
-With the smallest budget it is the paper's dual-layer window: while block i is used, block i+1 is read into the other
-buffer. Every further buffer pins one more block of the prefix, up to all blocks. A pinned block is not read again.
-"""
+"""A sliding window over blocks that are used in a known order, pass after pass (GRATING, section 4.2). While block i is
+used, block i+1 is read into the other buffer; every further buffer pins one more block of the prefix."""
 
 from __future__ import annotations
 
@@ -87,10 +84,8 @@ class _Slot:
 class SlidingWindow:
     """Blocks in a fixed order, read through as many buffers as the budget allows, at least two.
 
-    One thread uses the window. While it uses a block, it may make a whole other pass; then the outer pass reads again
-    what it had read ahead. The budget may take the memory of pinned blocks back from another thread at any time, and
-    between passes the memory of all buffers.
-    """
+    One thread uses the window. While it uses a block, it may make a whole other pass. The budget may take pinned blocks
+    at any time, and between passes all buffers."""
 
     def __init__(
         self,
@@ -101,14 +96,8 @@ class SlidingWindow:
         *,
         widest: int | None = None,
     ) -> None:
-        """Creates the window without buffers: `start` reserves the two sliding ones, `widen` the pinned ones.
-
-        Args:
-            order: the blocks of one pass.
-            lane: the lane over which blocks come into buffers of this process, or a `Way` to other buffers.
-            budget: the budget of the memory that holds the buffers.
-            widest: largest number of buffers, even if more memory is free; None for no bound.
-        """
+        """`start` reserves the two sliding buffers, `widen` the pinned ones. `order` are the blocks of one pass; they
+        come over a lane, or a `Way` to other buffers, whose memory `budget` is."""
         self.order = tuple(order)
         self.block_nbytes = max(source.nbytes(block) for block in self.order)
         self._source = source
@@ -128,7 +117,6 @@ class SlidingWindow:
 
     @property
     def pinned(self) -> int:
-        """Number of blocks of the prefix that stay in memory between passes."""
         return self._pinned_with(self.buffers)
 
     @property
@@ -138,7 +126,6 @@ class SlidingWindow:
 
     @property
     def fully_resident(self) -> bool:
-        """Whether every block has its own buffer."""
         return self.buffers == len(self.order)
 
     def widen(self) -> None:
@@ -149,8 +136,7 @@ class SlidingWindow:
                 self._add_buffers(wanted)
 
     def prefetch(self) -> None:
-        """Requests the first blocks of the next pass, while the caller prepares it, as far as there are buffers; within
-        a pass, its next blocks."""
+        """Requests the next blocks, as far as there are buffers."""
         with self._lock:
             for index in [i for i, slot in self._slots.items() if slot.ticket.failed]:
                 self._drop(index)  # a read ahead that failed earlier; the block is read again

@@ -1,9 +1,6 @@
-"""Characters that must not be shown: they control a terminal, break a line, or change the reading order.
-
-This module covers the controls of ASCII and Latin-1 (C0, DEL, C1), the line and paragraph separators, the bidirectional
-controls of Unicode (UAX #9), tag characters, and lone surrogates. Bidirectional controls can make a text look like
-another one. Tag characters can hold instructions to a model that people cannot see. Lone surrogates cannot be encoded.
-"""
+"""Characters that must not be shown: they control a terminal, break a line, or change the reading order: C0, DEL, C1,
+line and paragraph separators, bidirectional controls (UAX #9), tag characters (hidden instructions), lone
+surrogates."""
 
 from __future__ import annotations
 
@@ -25,10 +22,7 @@ _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def harmless(text: str) -> str:
-    """Text of several lines with each such character as an escape such as `\\u202e`; TAB and LF stay.
-
-    The escapes are those of JSON, so that JSON stays JSON.
-    """
+    """Text of several lines with each such character as JSON's escape such as `\\u202e`; TAB and LF stay."""
     return STEERING.sub(escape, text)
 
 
@@ -38,7 +32,6 @@ def escaped(text: str) -> str:
 
 
 def escape(found: re.Match[str]) -> str:
-    """The escape of a matched character."""
     char = found[0]
     units = char.encode("utf-16-be", "surrogatepass")
     return _SHORT.get(char) or "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

@@ -44,7 +44,6 @@ def number_at(words: Sequence[str], at: int) -> tuple[str, int] | None:
 
 
 def normal(value: Decimal) -> str:
-    """A number without needless zeros."""
     text = format(value, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 

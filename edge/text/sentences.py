@@ -25,11 +25,8 @@ _MAY_END = frozenset({"etc", "al", "inc", "ltd", "co", "corp", "jr", "sr", "usw"
 
 
 def boundaries(text: str) -> Iterator[tuple[int, int]]:
-    """The boundaries of sentences, in order: (end of one with its closing marks, beginning of the next).
-
-    A full stop does not end a sentence after an initial, a common abbreviation, the number of a list item, or an
-    ordinal such as the German 16. before a month or a lower-case word. An empty line always ends one.
-    """
+    """The boundaries of sentences, in order: (end of one with its closing marks, beginning of the next). An empty line
+    always is one."""
     for match in _STOP.finditer(text):
         if match["wide"] is not None:
             yield match.end("wide"), match.end()
@@ -40,10 +37,7 @@ def boundaries(text: str) -> Iterator[tuple[int, int]]:
 
 
 def spans(text: str) -> list[tuple[int, int]]:
-    """The sentences of `text` as (start, end), without surrounding white space.
-
-    Spans without a letter or digit are left out.
-    """
+    """The sentences of `text` as (start, end), without surrounding white space and those without a letter or digit."""
     found: list[tuple[int, int]] = []
     start = 0
     for end, begin in boundaries(text):

@@ -20,13 +20,11 @@ _COMMON = frozenset(re.findall(
 """The most frequent English words that are one token for each of the tokenizers in docs/decisions/search.md."""
 
 _ENGLISH = (0.2, 0.32)
-"""The share of `_COMMON` among the words of a text from which its other words count more and more as English ones, and
-that from which all do. The vocabularies of most models hold more of English than of other languages."""
+"""The shares of `_COMMON` among a text's words from which others count more, and wholly, as English."""
 
 _SCRIPTS = (0x80, 0x370, 0x590, 0x780, 0xE80, 0x2000, 0x2070, 0x3000, 0xA000, 0x10000)
 _PER_CHARACTER = (2.0, 1.35, 1.5, 2.2, 2.85, 2.0, 2.85, 2.2, 2.85, 3.8)
-"""The tokens of a character from each of `_SCRIPTS` on: Latin, Greek and Cyrillic, Hebrew and Arabic, Indian and Thai,
-others, punctuation, signs, Chinese and Japanese, others, emoji. A capital letter has more."""
+"""The tokens of a character from each of `_SCRIPTS` on. A capital letter has more."""
 
 _CAPITAL = 0.8
 _CODED = 0.95
@@ -41,8 +39,7 @@ _CLUSTER = re.compile(r"[^aeiouyAEIOUY]{3,}")
 
 
 def expected_tokens(text: str) -> float:
-    """The tokens of a text for the tokenizer that makes the most of it, as expected from its characters and words.
-    `most_tokens` of it is a bound. The numbers of several texts are added up before."""
+    """A text's tokens for the tokenizer that makes the most of it. Sum them before `most_tokens`."""
     tokens = english = other = 0.0
     common = words = 0
     for match in _PIECES.finditer(text):
@@ -71,11 +68,7 @@ def expected_tokens(text: str) -> float:
 
 
 def most_tokens(expected: float) -> int:
-    """A bound of the tokens of texts, without marks of their beginning and end, from the sum of `expected_tokens`.
-
-    The longer the texts are together, the nearer it is to the sum. docs/decisions/search.md says for which tokenizers
-    and texts it was never exceeded.
-    """
+    """A bound of tokens from the sum of `expected_tokens`; docs/decisions/search.md says where it holds."""
     return math.ceil(expected + _SPREAD * math.sqrt(expected))
 
 

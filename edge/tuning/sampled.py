@@ -1,8 +1,4 @@
-"""`Sampled`: recall and work of any parameters, computed from one pass over the rows.
-
-Codes do not depend on lists. So the best rows by each codec, and the lists of these rows for each number of lists,
-determine the results of a search with any combination of them.
-"""
+"""`Sampled`: recall and work of any parameters, computed from one pass over the rows: codes do not depend on lists."""
 
 from __future__ import annotations
 
@@ -23,8 +19,7 @@ KEPT = 320
 """Best rows that are kept of each query by each codec. Rows beyond them are taken as not found."""
 
 _BOUND = 2.0
-"""Standard errors by which the mean recall on the sample must exceed a goal. With it, about 98 of 100 samples from the
-same questions reach the goal in truth."""
+"""Standard errors by which the sample's recall must exceed a goal; 98 of 100 samples then reach it."""
 
 Numbers = npt.NDArray[np.int32]
 CodecKey = tuple[str, int]
@@ -33,8 +28,7 @@ CodecKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The result of some parameters on the sampled queries, as means of a query: recall@10, the same less its sampling
-    error (`_BOUND` standard errors), rows scanned, and exact scores computed."""
+    """Means of a query: recall@10, the same less `_BOUND` standard errors, rows scanned, exact scores."""
 
     recall: float
     sure: float
@@ -44,8 +38,8 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """One number of lists: the lists probed before the list of each query's neighbours [q, NEIGHBOURS] and, for each
-    codec, of its kept rows [q, KEPT]; and the mean rows in the first 1, 2, ... lists probed [lists]."""
+    """One number of lists: those probed before each query's neighbours [q, NEIGHBOURS] and each codec's kept rows [q,
+    KEPT], and the mean rows in the first 1, 2, ... lists [lists]."""
 
     truth: Numbers
     scanned: npt.NDArray[np.float64]
@@ -54,9 +48,8 @@ class _Lists:
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """The best rows of each query by one codec, the best first: scores of the codes [q, KEPT], the place of each
-    neighbour among them [q, NEIGHBOURS] (or KEPT), and the largest distance to the last result at which a row is scored
-    exactly [q]."""
+    """The best rows of each query by one codec, best first: scores [q, KEPT], the place of each neighbour [q,
+    NEIGHBOURS] (or KEPT), and the largest distance at which a row is scored exactly [q]."""
 
     scores: Vectors
     places: Numbers
@@ -76,8 +69,7 @@ class Sampled:
         budget: MemoryBudget,
         check: Callable[[int], None],
     ) -> None:
-        """Reads every row once, for queries [q, dim], the centroids [lists, dim] of each number of lists above 1, and
-        the codecs that may be chosen. `check` is called with the number of rows read so far."""
+        """Reads every row once, for queries [q, dim], centroids [lists, dim] by number of lists, and codecs."""
         self.rows = live_rows(sources)
         self.codecs = tuple(codecs)
         dim, count = queries.shape[1], len(queries)
@@ -107,7 +99,6 @@ class Sampled:
                 self._lists[lists] = _placed(queries @ own_centroids.T, lists_of[lists], exact, ids)
 
     def scanned(self, lists: int, nprobe: int) -> float:
-        """Mean number of rows that a search of `nprobe` lists scans."""
         return float(self._lists[lists].scanned[nprobe - 1])
 
     def bound(self, lists: int, nprobe: int) -> float:
@@ -141,9 +132,8 @@ class Sampled:
 def sampled_nbytes(
     count: int, rows: int, lists: Sequence[int], coded: int, dim: int, spec: CodecSpec
 ) -> tuple[int, int]:
-    """Bytes that `Sampled` keeps, and bytes that its pass over the rows takes in addition, for `count` queries, these
-    numbers of lists above 1, and `coded` codecs that are not exact. The rows, of width `dim`, lie in segments of codec
-    `spec`."""
+    """Bytes that `Sampled` keeps, and that its pass takes in addition. `coded` codecs are not exact; the rows lie in
+    segments of `spec`."""
     cells = count * KEPT * coded
     # For each cell the score and a rank for each number of lists stay; `expected` needs some more for one codec.
     kept = cells * (8 + 4 * len(lists)) + 24 * count * KEPT

@@ -23,8 +23,7 @@ from edge.tuning.sampled import CodecKey
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The work of one query: a codec and the bytes of its codes, lists and those probed, rows scanned, places in the
-    queue of results, and exact scores computed after the scan."""
+    """The work of one query: codec, bytes of a code, lists and probes, rows, queue places, exact scores."""
 
     codec: tuple[str, int]
     dim: int
@@ -35,8 +34,7 @@ class Load:
     rescored: float
 
     def amounts(self) -> dict[str, float]:
-        """The amount of work in each stage: queries, multiplications of centroids, lists, insertions into the queue
-        times their depth, exact scores; rows of this codec, and queries that it prepares."""
+        """The amount of work in each stage."""
         inserted = self.queue * (1 + math.log(max(1.0, self.rows / self.queue)))
         exact = self.codec[0] == "flat"
         return {
@@ -86,8 +84,7 @@ class StageCosts:
 
 
 def _not_negative(matrix: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The `x` >= 0 [n] with the least squared error of `matrix` [m, n] times `x` from `target` [m] (Lawson and Hanson,
-    Solving Least Squares Problems, 1974, chapter 23)."""
+    """The least-squares `x` >= 0 [n] of `matrix` [m, n], `target` [m] (Lawson and Hanson 1974, chapter 23)."""
     scale = np.maximum(np.linalg.norm(matrix, axis=0), np.finfo(np.float64).tiny)
     matrix = matrix / scale
     count = matrix.shape[1]
@@ -145,8 +142,7 @@ def calibrated(
     work: Work, rows: Vectors, queries: Vectors, centroids: Mapping[int, Vectors], codecs: Mapping[CodecKey, Codec]
 ) -> StageCosts:
     """Measures searches of small indexes of `rows` [n, dim] for queries [q, dim], and fits the rates of all stages.
-    There is an index for each codec and each of one or two numbers of lists (see `small_sizes`). Their files lie in the
-    index's folder for that time. Files that a kill leaves there are removed by the next maintenance."""
+    Their files lie in the index's folder; the next maintenance removes those that a kill leaves."""
     host = open_device("cpu", work.budget)
     assert isinstance(host, Search), "the host searches lists"
     searcher = IndexSearcher(host)
@@ -241,9 +237,7 @@ def small_index(work: Work, rows: Vectors, lists: Lists, centroids: Vectors, cod
 
 
 def small_sizes(available: Sequence[int], rows: int) -> list[int]:
-    """The numbers of lists, among those available, that indexes of `rows` rows are measured with. They are two wherever
-    there is a choice: with one, the time for the coarse quantizer could not be told from the time that every query
-    takes."""
+    """Lists to measure with: with one number, the quantizer could not be told from what every query takes."""
     fitting = sorted(lists for lists in available if 8 * lists <= rows) or [min(available)]
     many = min(fitting, key=lambda lists: abs(lists - _MANY))
     few = min((lists for lists in fitting if lists != many), key=lambda lists: abs(lists - _FEW), default=many)

@@ -46,9 +46,7 @@ _CODECS = 5
 
 
 def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
-    """Chooses parameters for the rows in an index's segments, and changes nothing. `given` are questions [q, dim] of
-    the kind that will be asked; without them, questions are made from rows (see
-    `edge.ivf.maintenance.training.questions`)."""
+    """Chooses parameters for rows in segments; changes nothing. `given` questions [q, dim], or made from rows."""
     with work.write() as db:
         sources = list(work.sources(IndexManifest(db)).values())
     candidates = TuningCandidates(work, sources, given)
@@ -57,8 +55,7 @@ def tune(work: Work, goal: Goal, given: Vectors | None = None) -> Tuned:
 
 
 class TuningCandidates:
-    """All candidate parameters of one collection, with their recall on sampled queries (`Sampled`), the costs of their
-    stages (`StageCosts`), the numbers of lists, the centroids [lists, dim] for each number above 1, and the codecs."""
+    """All candidates of one collection: sampled recall, stage costs, lists, centroids [lists, dim], codecs."""
 
     def __init__(self, work: Work, sources: Sequence[VectorSource], given: Vectors | None = None) -> None:
         """Trains the candidates and measures. Arguments and errors are those of `tune`."""
@@ -206,8 +203,7 @@ _TABLE = 256
 
 @dataclass(frozen=True, slots=True)
 class ParameterChoice:
-    """Parameters, the number of lists to probe, and what they are expected to do: the time per query, the work of a
-    query, and bytes of the lists of so many rows."""
+    """Parameters, lists to probe, and what is expected: the time and work of a query, and bytes of the lists."""
 
     parameters: Parameters
     nprobe: int
@@ -219,16 +215,14 @@ class ParameterChoice:
 
 
 def numbers_of_lists(rows: int, standard: int) -> list[int]:
-    """The numbers of lists that are tried for `rows` vectors: one, powers of two around the square root, and the
-    number of an index that was not tuned (`standard`)."""
+    """The numbers of lists that are tried: one, powers of two around the square root, and `standard`."""
     root = max(1.0, rows**0.5)
     powers = [2**power for power in range(1, 24) if root / 6 <= 2**power <= 4 * root and 2**power * 8 <= rows]
     return sorted({1, standard, *powers})
 
 
 def codecs_of(dim: int, sample: int) -> list[tuple[str, int]]:
-    """The codecs that can be tried for vectors of this width, with bytes of their codes. pq needs a sample of its
-    entries."""
+    """The codecs that can be tried, with bytes of their codes. pq needs a sample of its entries."""
     tables = [("pq", 4), ("opq", 4), ("opq", 8)]
     coded = [(name, dim // width) for name, width in tables if dim % width == 0 and sample >= _TABLE]
     return [("flat", 4 * dim), ("sq8", dim), *coded]
@@ -272,8 +266,7 @@ def evaluated(sampled: Sampled, costs: StageCosts, dim: int, parameters: Paramet
 
 
 def better(one: ParameterChoice, other: ParameterChoice | None, goal: Goal) -> bool:
-    """Whether a choice that keeps the goal is better than another one: faster, or of higher recall if none is
-    wanted."""
+    """Whether a choice that keeps the goal is better: faster, or of higher recall if none is wanted."""
     if other is None:
         return True
     if goal.recall is None:
@@ -282,7 +275,6 @@ def better(one: ParameterChoice, other: ParameterChoice | None, goal: Goal) -> b
 
 
 def keeps(choice: ParameterChoice, goal: Goal) -> bool:
-    """Whether a choice keeps the recall and the time of a goal."""
     reaches = goal.recall is None or choice.expected.sure >= goal.recall - _TINY
     return reaches and (goal.seconds is None or choice.seconds <= goal.seconds)
 
@@ -292,10 +284,8 @@ def choose(
 ) -> ParameterChoice:
     """The best parameters whose lists have at most `room` bytes; if none has so few, among those with the fewest.
 
-    With a wanted recall, parameters are judged by the fewest lists that reach it, and the fastest are best. Recall is
-    computed only where exact codes would reach the goal and where the stages before rescoring are not too slow already,
-    since neither can change with the codec or with more lists.
-    """
+    With a wanted recall, those with the fewest lists that reach it are judged by time. Recall is computed only where
+    exact codes would reach it and earlier stages are not too slow already."""
     tried = within(list(grid(sampled, lists)), sampled.rows, room, strict=goal.nbytes is not None)
     best: ParameterChoice | None = None
     nearest: ParameterChoice | None = None

@@ -1,11 +1,16 @@
-"""`CudaRuntime`: layers on a GPU, in device memory with a separate budget."""
+"""`CudaRuntime`: layers on a GPU by torch, in device memory with a separate budget."""
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import BlockId, BlockSource
@@ -14,8 +19,7 @@ from edge.ivf.device import Event, Stream
 from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
-from edge.runtimes.base import HiddenDtype, Pass
-from edge.runtimes.cuda.layer import CudaLayerKernel
+from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Pass, Weights, rotation, runs
 from edge.runtimes.cuda.states import DeviceRows, DeviceStates, Entrance, HostStates, KeptPages, Readback
 from edge.runtimes.device import LEAST_CANDIDATES, DevicePlace, DeviceRuntime, DeviceWay
 from edge.runtimes.input import Feed
@@ -24,6 +28,360 @@ from edge.streaming.hidden_states import HiddenStates, TokenChunk
 from edge.streaming.window import Arrival
 from edge.trace import Trace
 
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """Neighbouring sequences, tokens [first, last), for which attention is computed together. Starts are int32 [n + 1]
+    on the device; `keys` are rows, the prefix's first; None without one."""
+
+    first: int
+    last: int
+    lengths: tuple[int, ...]
+    starts: Any
+    key_starts: Any
+    keys: Any
+    longest: int
+    longest_keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayout:
+    """Places of a chunk's tokens in their sequences (int64 [tokens] there), and the longest, with prefix."""
+
+    groups: tuple[AttentionGroup, ...]
+    positions: Any
+    longest: int
+
+
+def layout(torch: Any, device: Any, lengths: Sequence[int], prefix: int) -> AttentionLayout:
+    """The layout of sequences of `lengths` tokens after a prefix. A group has no more keys than the chunk has tokens,
+    which limits the copy with a prefix."""
+    own = np.asarray(lengths, np.int64)
+    ends = np.cumsum(own)
+    positions = np.arange(int(ends[-1])) - np.repeat(ends - own, own) + prefix
+
+    def on_device(values: Any, dtype: Any) -> Any:
+        return torch.from_numpy(np.ascontiguousarray(values, dtype)).to(device, non_blocking=True)
+
+    groups = []
+    for low, high in _cuts(own, prefix, int(ends[-1])):
+        part = own[low:high]
+        first = int(ends[low] - own[low])
+        starts = np.concatenate(([0], np.cumsum(part)))
+        key_starts = np.concatenate(([0], np.cumsum(part + prefix)))
+        keys = None
+        if prefix:
+            rows = [
+                np.concatenate((np.arange(prefix), prefix + first + np.arange(a, b)))
+                for a, b in pairwise(starts.tolist())
+            ]
+            keys = on_device(np.concatenate(rows), np.int64)
+        place = first, first + int(starts[-1]), tuple(part.tolist())
+        bounds = on_device(starts, np.int32), on_device(key_starts, np.int32), keys
+        groups.append(AttentionGroup(*place, *bounds, int(part.max()), int(part.max()) + prefix))
+    return AttentionLayout(tuple(groups), on_device(positions, np.int64), int(own.max()) + prefix)
+
+
+def attend(torch: Any, spec: LayerSpec, group: AttentionGroup, q: Any, k: Any, v: Any) -> Any:
+    """Attention of a group's queries [queries, heads, head_size] to its keys and values [keys, kv_heads, head_size].
+
+    In half precision on a GPU this is one kernel for all lengths (FlashAttention, Dao 2023), unless a head's size is no
+    multiple of 8. Otherwise sequences of equal length are computed together."""
+    if one_kernel(spec, on_gpu=q.is_cuda, itemsize=q.element_size()):
+        return torch.ops.aten._flash_attention_forward(
+            q, k, v, group.starts, group.key_starts, group.longest, group.longest_keys, 0.0, spec.causal, False,
+            scale=1 / math.sqrt(spec.head_size),
+        )[0]  # fmt: skip
+    prefix = group.longest_keys - group.longest
+    context = torch.empty_like(q)
+    done = key = 0
+    for count, length in runs(np.array(group.lengths)):
+        rows, keys = count * length, count * (length + prefix)
+        parts = ((q, done, rows), (k, key, keys), (v, key, keys))
+        mine, theirs, values = (
+            x[at : at + n].view(count, n // count, *x.shape[1:]).transpose(1, 2) for x, at, n in parts
+        )
+        mask = None
+        if spec.causal and length > 1:
+            mask = torch.ones(length, length + prefix, dtype=torch.bool, device=q.device).tril(prefix)
+        found = torch.nn.functional.scaled_dot_product_attention(
+            mine, theirs, values, attn_mask=mask, enable_gqa=spec.heads != spec.kv_heads
+        )
+        context[done : done + rows] = found.transpose(1, 2).reshape(rows, *q.shape[1:])
+        done, key = done + rows, key + keys
+    return context
+
+
+def one_kernel(spec: LayerSpec, *, on_gpu: bool, itemsize: int) -> bool:
+    """Whether one kernel attends within sequences of all lengths, see `attend`."""
+    return on_gpu and itemsize == 2 and spec.head_size % 8 == 0
+
+
+def _cuts(lengths: Any, prefix: int, most: int) -> Iterator[tuple[int, int]]:
+    if not prefix:
+        yield 0, len(lengths)
+        return
+    start = keys = 0
+    for number, length in enumerate(lengths.tolist()):
+        if number > start and keys + length + prefix > most:
+            yield start, number
+            start, keys = number, 0
+        keys += length + prefix
+    yield start, len(lengths)
+
+
+SATURATING_TOKENS = 16384
+"""Number of tokens in a chunk beyond which a large GPU gains little: the host thread needs about 0.3 ms to start a
+chunk's kernels."""
+
+_LAYOUTS = 256
+"""Number of chunk layouts that are kept, because every layer of a pass has the same chunks."""
+
+_FEWEST_ROWS = 32
+"""Smallest number of rows for the int8 product of cuBLAS, which needs more than 16."""
+
+MARGIN = 11, 10
+"""Safety factor above the sum of the parts, because the allocator rounds up."""
+
+
+@dataclass(slots=True, eq=False)
+class CudaPrefix:
+    """Keys (normed, rotated) and values of a prefix, [tokens, kv_heads, head_size], in the compute stream."""
+
+    tokens: int
+    keys: Any = None
+    values: Any = None
+
+
+class Bound(dict[str, Any]):
+    """A layer's weights on the device, in the form of the products, valid for later work in the compute stream."""
+
+
+class CudaLayerKernel(LayerKernel):
+    """One layer for packed sequences on one device. Products and attention have the arithmetic `compute`; the residual
+    stream of a pre-norm layer is summed in fp32; int8 layers multiply integers. Only `run` and `run_prefix` for host
+    arrays wait."""
+
+    def __init__(
+        self, spec: LayerSpec, hidden_dtype: HiddenDtype, card: Any, compute: str = "", threads: int = 0
+    ) -> None:
+        """`compute` is `float16`, `bfloat16` or `float32`; if empty, float16 on a GPU unless weights are fp32.
+        `threads` are those of torch's CPU device."""
+        torch = card.torch
+        if threads and not card.on_gpu:
+            torch.set_num_threads(threads)
+        default = "float16" if card.on_gpu and spec.precision != "fp32" else "float32"
+        self.spec = spec
+        self.hidden_dtype = hidden_dtype
+        self.saturating_tokens = SATURATING_TOKENS
+        self.card = card
+        self._torch = torch
+        self._compute = getattr(torch, compute or default)
+        self._residual = torch.float32 if spec.norm_first else self._compute
+        self._layouts: OrderedDict[tuple[bytes, int], AttentionLayout] = OrderedDict()
+        self._angles: tuple[Any, Any] | None = None
+
+    def bind(self, weights: Weights) -> Bound:
+        """Converts weights that products cannot use; their bytes may be overwritten behind this point."""
+        if isinstance(weights, Bound):
+            return weights
+        bound = Bound()
+        self.card.compute.run(lambda: self._bind(weights, bound))
+        return bound
+
+    def run(
+        self, states: Hidden, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+    ) -> Hidden:
+        rows = self._upload(states)
+        self.advance(rows, lengths, weights, prefix)
+        return self._download(rows)
+
+    def advance(
+        self, states: Any, lengths: npt.NDArray[np.int32], weights: Weights, prefix: object | None = None
+    ) -> None:
+        if isinstance(states, np.ndarray):
+            states[...] = self.run(states, lengths, weights, prefix)
+            return
+        assert prefix is None or (isinstance(prefix, CudaPrefix) and self.spec.causal)
+        tensor, bound, own = states.tensor, self.bind(weights), lengths.copy()
+        if len(own):
+            self.card.compute.run(lambda: tensor.copy_(self._advance(tensor, own, bound, prefix, None)))
+
+    def run_prefix(self, states: Any, weights: Weights) -> tuple[Any, CudaPrefix]:
+        """See `LayerKernel.run_prefix`. States can also be `DeviceRows`; the new states are then `DeviceRows`, too."""
+        if not self.spec.causal:
+            raise CapabilityError("only a causal layer has a prefix that does not depend on what follows it")
+        rows = self._upload(states) if isinstance(states, np.ndarray) else states
+        tensor, bound = rows.tensor, self.bind(weights)
+        found = CudaPrefix(len(tensor))
+        lengths = np.array([len(tensor)], np.int32)
+        self.card.compute.run(lambda: tensor.copy_(self._advance(tensor, lengths, bound, None, found)))
+        return (self._download(rows) if rows is not states else rows), found
+
+    def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
+        spec, size = self.spec, self._compute.itemsize
+        queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
+        up = spec.ffn * (2 if spec.gated else 1)
+        whole = 8 if spec.precision == "int8" else 0  # sums as int32 and as fp32
+        quantized = 9 if spec.precision == "int8" else 0  # an activation as fp32, its magnitude, and its int8 value
+        rotated = 2 * size + 12 if spec.qk_norm or spec.rope_theta is not None else 0
+        copied = 2 * size * keys if prefix else 0
+        attention = (queries + 2 * keys) * (size + whole) + (queries + keys) * rotated + queries * size + copied
+        feed_forward = up * (size + whole) + spec.ffn * (2 * size + quantized)
+        per_token = spec.hidden * (12 + 2 * size + quantized) + max(attention, feed_forward) + 16
+        scores = 0
+        if not one_kernel(spec, on_gpu=self.card.on_gpu, itemsize=size):
+            scores = 4 * spec.heads * longest * (prefix + longest) * 2
+        alone = 2 * size * keys * (prefix + longest) + 8 * (prefix + longest) * spec.head_size
+        bound = sum(rows * columns for rows, columns in spec.matrices().values()) * self._bound_size()
+        total: int = tokens * per_token + scores + alone + bound
+        return total * MARGIN[0] // MARGIN[1]
+
+    def _bound_size(self) -> int:
+        """Bytes per weight if `bind` copies weights; 0 if it uses them in place."""
+        torch, stored = self._torch, self.spec.precision
+        if stored == "int8":
+            return 1 if self.card.on_gpu else 0
+        own = torch.float16 if stored == "fp16" else torch.float32
+        return 0 if own == self._compute else int(self._compute.itemsize)
+
+    def _bind(self, weights: Weights, bound: Bound) -> None:
+        torch, spec = self._torch, self.spec
+        for tensor in spec.tensors():
+            value = weights[tensor.name]
+            if isinstance(value, np.ndarray):
+                value = torch.from_numpy(np.array(value)).to(self.card.device)
+            matrix, _, kind = tensor.name.partition(".")
+            if tensor.dtype == "int8":
+                # cuBLAS multiplies bytes only if the second matrix is in column-major order.
+                value = value.t().contiguous().t() if self.card.on_gpu else value
+            elif len(tensor.shape) == 2:
+                value = value.to(self._compute)
+            elif kind == "bias" and matrix in spec.matrices() and spec.precision != "int8":
+                value = value.to(self._residual if matrix in ("out", "down") else self._compute)
+            elif matrix in ("norm1", "norm2"):
+                value = value.to(self._residual)
+            bound[tensor.name] = value.clone() if len(tensor.shape) == 1 else value
+
+    def _advance(self, states: Any, lengths: Any, w: Bound, prefix: CudaPrefix | None, found: CudaPrefix | None) -> Any:
+        """The new states of a chunk. Fills `found` with its keys and values, if given."""
+        torch, spec = self._torch, self.spec
+        place = self._layout(lengths, 0 if prefix is None else prefix.tokens)
+        x = states.to(self._residual)
+        normed = (self._norm(x, w, "norm1") if spec.norm_first else x).to(self._compute)
+        qkv = self._linear(normed, w, "qkv").view(len(x), -1, spec.head_size)
+        q, k, v = torch.split(qkv, [spec.heads, spec.kv_heads, spec.kv_heads], dim=1)
+        if spec.qk_norm:
+            q = self._rms(q, w["q_norm.weight"])
+            k = self._rms(k, w["k_norm.weight"])
+        if spec.rope_theta is not None:
+            cosines, sines = (table[place.positions][:, None] for table in self._rotation(place.longest))
+            q, k = self._rotate(q, cosines, sines), self._rotate(k, cosines, sines)
+        q, k = q.to(self._compute), k.to(self._compute)
+        if found is not None:
+            found.keys, found.values = k.contiguous(), v.contiguous()
+        context = self._attention(q, k, v, place, prefix)
+        attended = self._linear(context.reshape(len(x), -1), w, "out", self._residual)
+        del qkv, q, k, v, context
+        if spec.norm_first:
+            x = x + attended
+            return x + self._feed_forward(self._norm(x, w, "norm2").to(self._compute), w)
+        x = self._norm(x + attended, w, "norm1")
+        return self._norm(x + self._feed_forward(x, w), w, "norm2")
+
+    def _attention(self, q: Any, k: Any, v: Any, place: AttentionLayout, prefix: CudaPrefix | None) -> Any:
+        torch = self._torch
+        parts = []
+        if prefix is not None:
+            k, v = torch.cat((prefix.keys, k)), torch.cat((prefix.values, v))
+        for group in place.groups:
+            if group.keys is None:
+                keys, values = k[group.first : group.last], v[group.first : group.last]
+            else:
+                keys, values = k[group.keys], v[group.keys]
+            parts.append(attend(torch, self.spec, group, q[group.first : group.last], keys, values))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _feed_forward(self, x: Any, w: Bound) -> Any:
+        functional, spec = self._torch.nn.functional, self.spec
+        up = self._linear(x, w, "up")
+        gate, up = self._torch.chunk(up, 2, dim=-1) if spec.gated else (up, None)
+        if spec.activation in ("gelu", "gelu_tanh"):
+            inner = functional.gelu(gate, approximate="tanh" if spec.activation == "gelu_tanh" else "none")
+        else:
+            inner = functional.silu(gate) if spec.activation == "silu" else functional.relu(gate)
+        if up is not None:
+            inner = inner * up
+        return self._linear(inner, w, "down", self._residual)
+
+    def _linear(self, x: Any, w: Bound, name: str, dtype: Any = None) -> Any:
+        torch, spec = self._torch, self.spec
+        dtype = dtype or self._compute
+        weight = w[f"{name}.weight"]
+        bias = w[f"{name}.bias"] if spec.bias else None
+        if spec.precision == "int8":
+            wide = x.to(torch.float32)
+            scale = wide.abs().amax(dim=-1, keepdim=True).clamp_min_(1e-30).div_(127)
+            whole = torch.round_(wide.div_(scale) if wide is not x else wide / scale).to(torch.int8)
+            y = self._integer_product(whole, weight).to(torch.float32).mul_(w[f"{name}.scale"]).mul_(scale)
+            return (y if bias is None else y.add_(bias)).to(dtype)
+        if dtype != self._compute:  # the residual stream is summed in a higher precision than that of the product
+            y = torch.mm(x, weight, out_dtype=dtype) if x.is_cuda else (x @ weight).to(dtype)
+            return y if bias is None else y.add_(bias)
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
+
+    def _integer_product(self, x: Any, weight: Any) -> Any:
+        torch, rows = self._torch, len(x)
+        if rows < _FEWEST_ROWS and x.is_cuda:
+            padded = x.new_zeros(_FEWEST_ROWS, x.shape[1])
+            padded[:rows] = x
+            return torch._int_mm(padded, weight)[:rows]
+        return torch._int_mm(x, weight)
+
+    def _norm(self, x: Any, w: Bound, name: str) -> Any:
+        functional, width = self._torch.nn.functional, (self.spec.hidden,)
+        if self.spec.norm == "rms":
+            return functional.rms_norm(x, width, w[f"{name}.weight"], self.spec.norm_eps)
+        return functional.layer_norm(x, width, w[f"{name}.weight"], w[f"{name}.bias"], self.spec.norm_eps)
+
+    def _rms(self, x: Any, weight: Any) -> Any:
+        return self._torch.nn.functional.rms_norm(
+            x.to(self._torch.float32), (self.spec.head_size,), weight, self.spec.norm_eps
+        )
+
+    def _rotate(self, x: Any, cosines: Any, sines: Any) -> Any:
+        low, high = self._torch.chunk(x.to(self._torch.float32), 2, dim=-1)
+        return self._torch.cat((low * cosines - high * sines, high * cosines + low * sines), dim=-1)
+
+    def _rotation(self, tokens: int) -> tuple[Any, Any]:
+        spec = self.spec
+        assert spec.rope_theta is not None
+        if self._angles is None or len(self._angles[0]) < tokens:
+            tables = rotation(spec.rope_theta, spec.head_size, max(tokens, 512), spec.rope_factor)
+            first, second = (self._torch.from_numpy(table).to(self.card.device) for table in tables)
+            self._angles = first, second
+        return self._angles
+
+    def _layout(self, lengths: Any, prefix: int) -> AttentionLayout:
+        key = (lengths.tobytes(), prefix)
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._layouts[key] = layout(self._torch, self.card.device, lengths.tolist(), prefix)
+            while len(self._layouts) > _LAYOUTS:
+                self._layouts.popitem(last=False)
+        return found
+
+    def _upload(self, states: Hidden) -> DeviceRows:
+        return DeviceRows.of(states, self.card)
+
+    def _download(self, rows: DeviceRows) -> Hidden:
+        found: list[Any] = []
+        self.card.compute.run(lambda: found.append(rows.tensor.cpu().numpy()))
+        self.card.compute.synchronize()
+        result: Hidden = found[0]
+        return np.array(result)
+
+
 _COMPUTE = ("", "float16", "bfloat16", "float32")
 
 _ROWS_STAGING = 4 << 20
@@ -31,11 +389,8 @@ _ROWS_STAGING = 4 << 20
 
 
 class CudaWay(DeviceWay):
-    """Goes through one of two page-locked buffers.
-
-    The thread that requests a block waits only until the transfer to the device has been put into the inward stream.
-    The inward stream waits for kernels that still use the buffer, and the compute stream waits for the transfer.
-    """
+    """Goes through one of two page-locked buffers. The requesting thread waits only until the transfer is in the inward
+    stream, which waits for kernels that use the buffer; the compute stream waits for it."""
 
     _staging: Any = None
 
@@ -47,7 +402,6 @@ class CudaWay(DeviceWay):
         self._device.card.synchronize()
 
     def fetch(self, source: BlockSource, block: BlockId, into: Any, *, priority: float = 0.0) -> Arrival:
-        """Requests a block. The disk is read while the previous block crosses the link."""
         if self._staging is None:
             self._staging = self._device.staging(self._nbytes)
         staging, nbytes, used = self._staging, source.nbytes(block), self._device.card.compute.record()
@@ -89,8 +443,6 @@ class _DeviceArrival:
 
 
 class CudaPlace(DevicePlace):
-    """The memory of a GPU (`edge.devices.cuda.device.CudaDevice`), as the workplace of one model."""
-
     ways = CudaWay
 
     def __init__(self, device: Any, lane: Lane, trace: Trace) -> None:
@@ -144,8 +496,7 @@ class CudaPlace(DevicePlace):
 
 
 class CudaRuntime(DeviceRuntime):
-    """Runs every `LayerSpec` with torch on a GPU. The options are those of the device `cuda`, and `compute`, the
-    arithmetic of products: `float16` (the default on a GPU), `bfloat16` or `float32`."""
+    """Runs every `LayerSpec` with torch on a GPU. The options are those of the device `cuda`, and `compute`."""
 
     name = "cuda"
     places = CudaPlace
@@ -159,8 +510,7 @@ class CudaRuntime(DeviceRuntime):
         self._compute = compute
 
     def working_nbytes(self, one: PassSizes) -> int:
-        """Bytes of host memory: page-locked buffers for two layers, for token rows and for vectors from the device, and
-        the embedding of a prefix, which the host computes."""
+        """Bytes of host memory: page-locked buffers for two layers, rows and vectors, and a prefix."""
         staging = 2 * one.layer_nbytes + 2 * _ROWS_STAGING
         return staging + Readback.memory_needed(LEAST_CANDIDATES, one.width) + 3 * 4 * one.longest * one.width + SLACK
 

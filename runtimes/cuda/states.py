@@ -18,8 +18,8 @@ from edge.streaming.hidden_states import HiddenStates, StatesShape, TokenChunk
 
 
 class Readback:
-    """Page-locked host memory for vectors from the device. It has room for all sequences of a pass twice, because the
-    vectors of one layer are read before those of the second layer after it arrive."""
+    """Page-locked host memory for vectors from the device, with room for all sequences twice: a layer's are read after
+    the next one's arrive."""
 
     def __init__(self, device: Any, budget: MemoryBudget, sequences: int, width: int) -> None:
         self._rows = 2 * sequences
@@ -31,7 +31,6 @@ class Readback:
 
     @staticmethod
     def memory_needed(sequences: int, width: int) -> int:
-        """Bytes of page-locked memory for `sequences` vectors of `width` numbers, twice."""
         return max(64 << 10, 2 * sequences * width * 4)
 
     def take(self, rows: int) -> tuple[Any, npt.NDArray[np.float32]]:
@@ -44,7 +43,6 @@ class Readback:
         return self._card.torch.from_numpy(array), array
 
     def close(self) -> None:
-        """Frees the memory. No transfer may be running."""
         self._pinned.close()
         self._lease.release()
 
@@ -71,7 +69,6 @@ class DeviceRows(StatesElsewhere):
 
     @classmethod
     def of(cls, states: npt.NDArray[Any], card: Any) -> DeviceRows:
-        """A copy of states in host memory on the device."""
         source = card.torch.from_numpy(np.array(states))
         tensor = card.allocate(*states.shape, dtype=source.dtype)
         card.compute.run(lambda: tensor.copy_(source))
@@ -107,8 +104,7 @@ _BUFFERS = 3
 
 
 class KeptPages:
-    """Page-locked host memory for hidden states. It stays locked for the next pass, because to lock a gigabyte takes
-    some tenths of a second. Between passes the budget can release it."""
+    """Page-locked host memory for hidden states. It stays locked between passes unless the budget releases it."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -159,14 +155,11 @@ class KeptPages:
 
 
 class DeviceStates(HiddenStates):
-    """All hidden states on the device."""
-
     def __init__(
         self, shape: StatesShape, device: Any, chunk_tokens: int, entrance: Entrance, readback: Readback
     ) -> None:
-        """Makes states on a `CudaDevice` for chunks of at most `chunk_tokens`. If pruning has left gaps, a chunk is
-        copied to be contiguous, in the workspace. `entrance`, which computes layer 0's input, and `readback` are closed
-        with the states."""
+        """States on a `CudaDevice` for chunks of at most `chunk_tokens`. Gaps of pruning are closed in the workspace.
+        `entrance` and `readback` are closed with the states."""
         super().__init__(shape)
         lengths, width, dtype = shape.lengths, shape.width, shape.dtype
         self._card = device.card
@@ -219,8 +212,8 @@ class DeviceStates(HiddenStates):
 
 
 class HostStates(HiddenStates):
-    """Hidden states in page-locked memory of the host. A chunk crosses the link before and after its computation. Each
-    direction has its own stream, so that transfers run while another chunk is computed."""
+    """Hidden states in page-locked memory of the host. Each direction has its own stream, so transfers run while
+    another chunk is computed."""
 
     def __init__(
         self,
@@ -360,7 +353,6 @@ class Entrance:
 
     @classmethod
     def memory_needed(cls, model: PackedModel, chunk_tokens: int, longest: int) -> int:
-        """Bytes of device memory that this object holds."""
         tables = sum(tensor.nbytes for tensor in model.spec.embedding_tensors())
         tables += 4 * longest * model.spec.layer.hidden if model.positions is not None else 0
         return _BUFFERS * cls._chunk_nbytes(model, chunk_tokens) + tables
@@ -394,7 +386,6 @@ class Entrance:
         self._used[number] = self._card.compute.record()
 
     def close(self) -> None:
-        """Frees the memory. No transfer may be running."""
         self._buffers = []
         self._tables = {}
 

@@ -1,10 +1,7 @@
 """`ChatTemplate`: the form of a conversation that a model was trained on.
 
-A GGUF file contains its template in Jinja, of which llama.cpp's own function recognizes about fifty. So the template is
-run here. It is a program by an author who is not trusted: it runs in Jinja's sandbox, in a process of its own whose
-time and memory are bounded. The texts of messages and documents are not passed through it. It is run with placeholders
-that show the place of each text, so that no text can be mistaken for the model's control tokens.
-"""
+It is a Jinja program by an author who is not trusted: it runs in Jinja's sandbox, in a process with bounded time and
+memory, on placeholders, so that no text can be mistaken for the model's control tokens."""
 
 from __future__ import annotations
 
@@ -69,13 +66,8 @@ class ChatTemplate:
     def __init__(
         self, source: str | None, budget: MemoryBudget, *, bos: str = "", eos: str = "", thinking: bool = False
     ) -> None:
-        """Takes a template. It runs when it is used first, in memory of `budget`.
-
-        Args:
-            source: the template in Jinja; None for a model that reads the messages with empty lines between them.
-            bos, eos: text of the tokens that begin and end a sequence.
-            thinking: allows a model to reason before its answer, if its template has `enable_thinking`.
-        """
+        """It runs when it is used first. `source` None reads the messages with empty lines between them; `thinking`
+        allows reasoning if the template has `enable_thinking`."""
         self._source = source
         self._room = _ROOM + _ROOM_PER_CHARACTER * len(source or "")
         self.nbytes = _PROCESS_NBYTES + self._room
@@ -85,9 +77,9 @@ class ChatTemplate:
         self._form = lru_cache(_FORMS)(self._run)
 
     def render(self, roles: Sequence[str]) -> list[Part]:
-        """The parts of a conversation with these roles, up to the beginning of the assistant's answer. If the template
-        refuses or leaves out a system message, it is put before the first message of the user. A template runs once a
-        day for the same roles, since it may write the date."""
+        """The parts of a conversation with these roles, up to the beginning of the answer. A refused system message
+        goes before the first user message. A template runs once a day for the same roles, since it may write the
+        date."""
         if self._source is None:
             return [part for number in range(len(roles)) for part in (number, "\n\n")]
         with self._lock:
@@ -114,7 +106,6 @@ class ChatTemplate:
         )
 
     def _answers(self, ways: Sequence[Sequence[Mapping[str, str]]]) -> list[dict[str, str]]:
-        """What the process says of each conversation: the `text`, or the `problem`."""
         if importlib.util.find_spec("jinja2") is None:
             raise CapabilityError('chat templates need jinja2: pip install "edge-rag[llm]"')
         from edge.config import format_size

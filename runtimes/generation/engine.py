@@ -1,14 +1,8 @@
 """`GenerationEngine`: many answers at once. One thread owns the model's contexts and works step by step.
 
-Each step writes one token of every answer. Between the slices of a prompt the others go on: a step is made, and a
-waiting request with less to compute may begin. A reader that is slow, or gone, holds nobody, because a request's tokens
-wait in a queue of its own, which its length bounds.
-
-Requests wait in the order of their urgency and deadlines, and then of RAGCache (section 5.2): those with the largest
-share of cached states first, because they are soon done and their states are still there. If a more urgent one finds no
-room, the answer that loses least is set aside: its states are kept in memory, and it goes on later without computing
-them again.
-"""
+Each step writes one token of every answer; between slices of a prompt the others go on. Requests wait in the order of
+their urgency and deadlines, and then of RAGCache (section 5.2): the largest share of cached states first. If a more
+urgent one finds no room, the answer that loses least is set aside with its states."""
 
 from __future__ import annotations
 
@@ -36,8 +30,7 @@ WINDOW = 32
 """Number of later requests that may go before an earlier one (RAGCache's window)."""
 
 ALONE, IN_COMPANY = 256, 128
-"""Tokens of a prompt between two steps: while nobody else is there, and while others write or wait. Smaller slices read
-the weights more often, and longer ones hold the others up."""
+"""Tokens of a prompt between two steps: while nobody else is there, and while others write or wait."""
 
 _KEPT_S = 10.0
 """Seconds after which a sequence without work gives its memory back. The first one stays."""
@@ -45,18 +38,9 @@ _KEPT_S = 10.0
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """One answer that is wanted.
-
-    Attributes:
-        longest: largest number of tokens in the answer.
-        cancelled: tells whether the answer is not wanted any more.
-        first, ended: times of the first token and of the end; 0 before.
-        cached, restored, restore_s: see `GenerationStats`.
-        passed: number of later requests that went before it.
-        aside: the answer's part so far, if it was set aside.
-        new: number of tokens that were written; the reader has been shown `shown` of them.
-        left: whether the reader has gone.
-    """
+    """One answer that is wanted. `first`, `ended`: times, 0 before. `passed`: later requests that went before it.
+    `aside`: the answer's part so far, if it was set aside. `new` tokens were written, and `shown` of them read; `left`:
+    the reader has gone."""
 
     prompt: Prompt
     sampling: Sampling
@@ -78,7 +62,6 @@ class Request:
 
     @property
     def stopped(self) -> bool:
-        """Whether the reader has gone or does not want the rest."""
         return self.left or self.cancelled()
 
     def read(self) -> Iterator[tuple[list[Piece], int]]:
@@ -105,11 +88,9 @@ class Request:
         )
 
     def put(self, pieces: list[Piece]) -> None:
-        """Hands pieces to the reader."""
         self._queue.put((pieces, self.new))
 
     def end(self, error: Exception | None = None) -> None:
-        """Tells the reader that there is no more."""
         self.ended = time.perf_counter()
         self._queue.put(error)
 
@@ -131,8 +112,6 @@ class _Aside:
 
 @dataclass(eq=False, slots=True)
 class _Writing:
-    """A request that has a sequence."""
-
     request: Request
     seat: Seat
     chooser: TokenChooser
@@ -157,9 +136,9 @@ class GenerationEngine:
         pool: CellPool | None = None,
         trace: Trace,
     ) -> None:
-        """`first` is the sequence that always exists, of `most`; `another` makes one more, or returns None without
-        memory for it. `tree` gives the knowledge tree, once there is one. `budget` covers the states of answers that
-        are set aside, and `pool` has the cells that all sequences share, unless each has its own."""
+        """`first` is the sequence that always exists, of `most`; `another` makes one more, or None without memory.
+        `budget` covers states that are set aside; `pool` has the cells that all sequences share, unless each has its
+        own."""
         self._vocabulary = vocabulary
         self._most = most
         self._another = another
@@ -185,9 +164,8 @@ class GenerationEngine:
         return self._closed
 
     def picture(self) -> dict[str, Any]:
-        """The sequences at this moment: the tokens in each, and how many of its answer are written, of how many at most
-        (0 without an answer). And the most sequences, their common cells (None if each has its own), and the requests
-        that wait, of which `aside` have begun."""
+        """The sequences: tokens in each, and how many of its answer are written, of how many (0 without one); the most
+        sequences, their common cells, and the waiting requests, of which `aside` have begun."""
         writing, waiting = list(self._writing), list(self._waiting)
         at_work = [(one.seat.length, one.request.new, one.request.longest) for one in writing]
         idle = [(seat.length, 0, 0) for seat in list(self._idle)]
@@ -386,8 +364,7 @@ class GenerationEngine:
         return path + self._held.common(seat, prompt)
 
     def _fits(self, chosen: Request) -> bool:
-        """Whether the pool has room for a request. Sequences that have had no work for longest give up theirs if need
-        be."""
+        """Whether the pool has room for a request. Sequences that have had no work for longest give up theirs."""
         pool, prompt, held = self._pool, chosen.prompt, self._held
         assert pool is not None
         # The states of an answer that was set aside come back into cells of their own.

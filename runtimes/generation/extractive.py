@@ -1,5 +1,4 @@
-"""`ExtractiveGenerator`: answers with the best sentences of the documents, each with its citation. It needs no language
-model, and cannot state anything that the documents do not contain."""
+"""`ExtractiveGenerator`: answers with the documents' best sentences and their citations, without a model."""
 
 from __future__ import annotations
 
@@ -10,15 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from edge.errors import InputError
-from edge.runtimes.generation.base import (
-    Document,
-    Finish,
-    GenerationStats,
-    Message,
-    Piece,
-    Sampling,
-    check_messages,
-)
+from edge.runtimes.generation.base import Document, Finish, GenerationStats, Message, Piece, Sampling, check_messages
 from edge.text.sentences import sentences
 
 Score = Callable[[str, Sequence[str]], Sequence[float]]
@@ -43,28 +34,14 @@ class _Candidate:
 
 
 class ExtractiveGenerator:
-    """A `Generator` without a model: it writes the best sentences of the given documents, best first, as `sentence
-    [number]`. The sentence's words are `Quoted`, the citation is not. A part that does not end like a sentence, such as
-    a row of a table, stands on a line of its own. Words are the tokens.
-
-    The answer is deterministic: of equal scores the earlier document and the earlier sentence win. It is empty if no
-    sentence scores `floor` or more.
-    """
+    """A `Generator` without a model: it writes the best sentences, best first, as `sentence [number]`. A part that does
+    not end like a sentence stands on its own line. Words are the tokens; of equal scores the earlier wins."""
 
     name = "extractive"
     follows_instructions = False
 
-    def __init__(
-        self,
-        score: Score,
-        *,
-        most: int = 3,
-        floor: float = float("-inf"),
-        context: int = 1_000_000,
-    ) -> None:
-        """Makes a generator from a function that judges all sentences of an answer at once for the question, such as a
-        reranker. At most `most` sentences are shown, and none with a score below `floor`. It reads `context` words; the
-        last documents are left out if they do not fit."""
+    def __init__(self, score: Score, *, most: int = 3, floor: float = float("-inf"), context: int = 1_000_000) -> None:
+        """`score` judges all sentences. At most `most` are shown, none below `floor`, of `context` words."""
         if most < 1:
             raise InputError(f"an answer has at least 1 sentence, not {most}")
         self.context = context
@@ -88,8 +65,7 @@ class ExtractiveGenerator:
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
-        """The best sentences for the last question, word by word. Of `sampling` only `max_tokens` is used: the answer
-        has as many whole sentences as fit. If the first sentence does not fit, its beginning is the answer."""
+        """The best sentences for the last question: as many whole ones as fit, or the first one's beginning."""
         check_messages(messages)
         question = next(message.content for message in reversed(messages) if message.role == "user")
         return self._answer(question, sampling.max_tokens, documents, cancel or threading.Event())

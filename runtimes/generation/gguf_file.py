@@ -1,6 +1,5 @@
-"""`GGUFFile`: the header of a GGUF file, read and checked without llama.cpp, since some errors in a file make llama.cpp
-end the whole process. The header also gives the sizes that llama.cpp will allocate. Format:
-github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
+"""`GGUFFile`: the header of a GGUF file, read and checked without llama.cpp, which some errors would end with the whole
+process. Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ _NO_TEXT = ("bert", "no_vocab", "none")
 """Values of the vocabulary type for encoders, and for models without a vocabulary."""
 
 _BYTE_FALLBACK = "llama"
-"""The type of vocabulary whose tokenizer writes unknown characters byte by byte. If a byte has no token, llama.cpp ends
-the process."""
+"""It writes unknown characters byte by byte. If a byte has no token, llama.cpp ends the process."""
 
 _MOST_AXES = 4
 _DEFAULT_ALIGNMENT = 32
@@ -65,8 +63,7 @@ class GGUFTensor:
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """Header of a GGUF file of `nbytes` bytes. The vocabulary, and any other list of more than 4,096 elements, is given
-    by its length. All tensors lie within the file."""
+    """Header of a GGUF file. Lists of more than 4,096 elements are given by length. All tensors lie inside."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -90,12 +87,10 @@ class GGUFFile:
 
     @property
     def architecture(self) -> str:
-        """`general.architecture`, such as `llama` or `qwen3`."""
         return str(self.metadata["general.architecture"])
 
     @property
     def weights_nbytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def value(self, key: str, default: Any = None) -> Any:
@@ -104,7 +99,6 @@ class GGUFFile:
 
     @property
     def trained_context(self) -> int:
-        """Number of tokens in the context that the model was trained for."""
         return int(self.value("context_length"))
 
     @property
@@ -161,8 +155,6 @@ def _check(file: GGUFFile) -> None:
 
 
 class _Reader:
-    """One pass over the header."""
-
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self.file = file
         self.path = path

@@ -1,5 +1,4 @@
-"""`LlamaContext`: one sequence of tokens with their KV states in llama.cpp, and `LlamaSampler`, which chooses the next
-token with llama.cpp's own samplers and returns its probability."""
+"""`LlamaContext`: a sequence of tokens with KV states in llama.cpp; `LlamaSampler` chooses the next."""
 
 from __future__ import annotations
 
@@ -35,15 +34,12 @@ LINEAR = 1500
 """In tiles, attention to this many tokens takes as long as all other work on a token (measured on 0.1 B parameters)."""
 
 ROW_BY_ROW = 6
-"""Ratio of a token's time for attention row by row to its time in a tile. Measured ratios are 3.5 on an AMD EPYC and 10
-on a Xeon, both with AVX-512. With this value between them neither machine takes more than 1.7 times as long as with its
-own ratio."""
+"""Ratio of a token's time for attention row by row to that in a tile, between 3.5 (AMD EPYC) and 10 (Xeon)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextShape:
-    """The sizes of a context: tokens in prompt and answer together, tokens that are computed at a time, the type of
-    keys and values, compute threads, and sequences, which share the cells of the `tokens`."""
+    """The sizes of a context: tokens, tokens computed at a time, types, threads, sequences that share cells."""
 
     tokens: int
     batch: int
@@ -55,10 +51,8 @@ class ContextShape:
 class LlamaContext:
     """A sequence of tokens at positions 0 ... length-1, in a context of its own or one of several in a context.
 
-    Alone, the states of position p always lie in cell p of llama.cpp's cache. The sequence is extended and truncated
-    only at its end. Attention therefore sums over cells in the order of positions. Equal tokens that are computed in
-    equal batches have bit for bit equal states, with or without earlier truncation.
-    """
+    Alone, position p always lies in cell p, and the sequence changes only at its end, so equal tokens in equal batches
+    have bit for bit equal states."""
 
     def __init__(self, model: LlamaModel, shape: ContextShape, lease: Lease | None = None) -> None:
         """Allocates caches and buffers, under a lease that is released when the context is closed."""
@@ -74,8 +68,8 @@ class LlamaContext:
         self._lease = lease
         self._owns = True
         self.slice = shape.batch
-        """Number of tokens, in whole tiles, that are computed at a time. Slices begin at whole tiles and the last one
-        has at least one tile, so the states are, to the last bit, those of the whole batch computed at once."""
+        """Tokens, in whole tiles, that are computed at a time. The last slice has at least one tile, so states are
+        those of the whole batch."""
         self._api: Any = model.library.api
         with model.library.listening() as said:
             pointer = self._api.llama_init_from_model(model.pointer, self._params())
@@ -113,9 +107,8 @@ class LlamaContext:
     def append(
         self, tokens: Sequence[int], *, done: int = 0, cancelled: Callable[[], bool] | None = None, logits: bool = False
     ) -> int:
-        """Appends `tokens`, of which the context holds the first `done` already (`reusable`), and computes their
-        states, batch by batch, with `logits` also the logits of the last one. Once `cancelled` returns True before a
-        batch or slice, nothing more is computed. Returns the number of the tokens that the context holds then."""
+        """Appends `tokens`, of which the context holds the first `done` (`reusable`), with `logits` also those of the
+        last. Once `cancelled` returns True nothing more is computed. Returns how many the context holds then."""
         if self.length + (new := len(tokens) - done) > self.capacity:
             raise InputError(f"{new:,} tokens after {self.length:,} do not fit the context of {self.capacity:,} tokens")
         start = self.length
@@ -142,8 +135,7 @@ class LlamaContext:
         return done + self.length - start
 
     def reusable(self, common: int, tokens: int) -> int:
-        """How many of the first `common` tokens of a text of `tokens` may stay if others follow them. At least one is
-        computed again. An exact context computes the others in the tiles that they have without reuse."""
+        """How many of the first `common` of `tokens` tokens may stay. At least one is computed again."""
         if self.shape.sequences > 1:
             return min(common, tokens - 1)
         batches = min(common, tokens - 1) // self.batch * self.batch
@@ -197,8 +189,7 @@ class LlamaContext:
             yield first, end
 
     def _rows(self, tokens: int) -> int:
-        """Number of rows to compute for `tokens` tokens: as many rows, or a whole tile if that is faster. It depends
-        only on the number of tokens and their position, so that equal tokens have equal states."""
+        """Rows to compute for `tokens`: as many, or a whole tile if faster; by number and position only."""
         fits = self._fills and tokens < TILE and self.length + TILE <= self.capacity
         alone = tokens * (LINEAR + ROW_BY_ROW * self.length)
         return TILE if fits and TILE * (LINEAR + self.length) < alone else tokens

@@ -29,18 +29,11 @@ from edge.trace import Trace
 
 
 class LlamaGenerator(Closing):
-    """A `Generator` on llama.cpp. Any number of threads may ask at once; several answers are written at a time, and
-    further ones wait (`GenerationEngine`). Unless `shared`, each answer has a context of its own and computes each
-    token by itself, so that its text does not depend on the company.
+    """A `Generator` on llama.cpp for any number of threads. Unless `shared`, each answer has a context of its own, so
+    that its text does not depend on the company.
 
-    Attributes:
-        memory: the sizes of the model's parts and its first context, and whether the weights are mapped.
-        beside: bytes that stay free, for retrieval, when a further context is made.
-        states: KV states by position, for a knowledge tree; None if the model's states cannot be cut.
-        tree: if this is set to a `KnowledgeTree` over `states`, the states of documents are reused, and the generator
-            closes it. Answers are the same with and without a tree, because each segment of a prompt is always computed
-            in its own batches.
-    """
+    `beside`: bytes that stay free when a further context is made. `states`: KV states by position; None if they cannot
+    be cut. With a `tree` over them, which the generator closes, documents' states are reused; answers are the same."""
 
     follows_instructions = True
 
@@ -59,22 +52,12 @@ class LlamaGenerator(Closing):
         thinking: bool = False,
         trace: Trace | None = None,
     ) -> None:
-        """Loads a model.
+        """Loads a model. `cache` is for hashes of model files; `context` 0 takes the trained length, at most 4,096, or
+        less if it must; `weights` `auto` are read if they fit, else mapped; all `answers` but the first take memory
+        only while needed.
 
-        Args:
-            cache: directory for stored hashes of model files.
-            context: number of tokens in prompt and answer. 0 takes the context that the model was trained for, at most
-                4,096, or less if the budget is too small for it.
-            kv_type: type of keys and values.
-            weights: whether weights are read into memory or mapped from the file; `auto` reads them if they fit.
-            threads: number of compute threads; 0 means one per physical core that this process may use.
-            answers: largest number of answers that are written at a time. All but the first take their memory only
-                while they are needed, and wait if the budget has none.
-            shared: answers share one context, and each step computes a token of all of them. Documents' states are held
-                once, so this takes less memory, but the last bits of sums, and so some texts, depend on company. A
-                model whose states cannot be parted ignores it.
-            thinking: allows a model to reason before its answer, if it can.
-        """
+        `shared` answers have one context and one step, but the last bits of sums, and so some texts, depend on company.
+        `thinking` allows reasoning before the answer."""
         file = GGUFFile.open(path)
         self.name = file.path.name
         self.tree: KnowledgeTree | None = None
@@ -145,7 +128,6 @@ class LlamaGenerator(Closing):
         return self._prompt(messages, documents, sampling).path
 
     def prompt_work(self, messages: Sequence[Message], documents: Sequence[Document], sampling: Sampling) -> PromptWork:
-        """The work of reading a prompt now. States that the tree holds are not computed."""
         prompt = self._prompt(messages, documents, sampling)
         if self.tree is None:
             return PromptWork(prompt.tokens)
@@ -161,7 +143,6 @@ class LlamaGenerator(Closing):
         scores: Sequence[float],
         tolerance: float,
     ) -> list[int]:
-        """Numbers of the documents in the order whose cached beginning is longest (`edge.kv_cache.backend`)."""
         tree = self.tree
 
         def cached(order: Sequence[int]) -> int | None:
@@ -172,7 +153,6 @@ class LlamaGenerator(Closing):
         return cached_first(scores, cached, tolerance=tolerance)
 
     def read_ahead(self, ids: Sequence[str]) -> None:
-        """Lets the system read the documents' stored states into its page cache; see `KnowledgeTree.read_ahead`."""
         if self.tree is not None:
             self.tree.read_ahead(ids)
 
@@ -184,8 +164,7 @@ class LlamaGenerator(Closing):
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
-        """Answers, token by token; see `Generator.stream`. The answer is written by another thread, which may be ahead
-        of the reader. `cancel` is checked before each slice of the prompt and before each token."""
+        """Answers, token by token; see `Generator.stream`. Another thread writes, perhaps ahead of the reader."""
         called = time.perf_counter()
         prompt = self._prompt(messages, documents, sampling)
         longest = min(sampling.max_tokens, self.context - prompt.tokens)
@@ -193,7 +172,6 @@ class LlamaGenerator(Closing):
         return self._answer(request, called)
 
     def close(self) -> None:
-        """Ends all answers, and frees the model and all memory."""
         if self._engine is not None:
             self._engine.close()
         if self.tree is not None:
@@ -232,8 +210,7 @@ class LlamaGenerator(Closing):
             )
 
     def _another(self) -> LlamaContext | None:
-        """One more sequence, in the pool or in one more context; None if the budget has no room beside retrieval and
-        lists."""
+        """One more sequence, in the pool or in one more context; None if the budget has no room."""
         model, memory = self._open(), self.memory
         if memory.shape.sequences > 1:
             assert self.states is not None

@@ -15,8 +15,7 @@ from edge.runtimes.generation.llama_context import ContextShape, KVType, LlamaCo
 from edge.runtimes.generation.llama_model import LlamaLibrary, LlamaModel
 
 Weights = Literal["auto", "read", "map"]
-"""The place of the weights: `read` into memory under a lease, or `map` from the file, where the kernel decides which
-pages stay in memory. `auto` reads them if they fit."""
+"""The place of the weights: `read` into memory under a lease, or `map` from the file. `auto` reads them if they fit."""
 
 _DEFAULT_CONTEXT = 4096
 _LEAST_CONTEXT = 512
@@ -31,9 +30,8 @@ _PER_TOKEN_OF_VOCABULARY = 24
 
 @dataclass(frozen=True, slots=True)
 class LlamaMemory:
-    """The memory of a loaded model, in bytes: all tensors, which, if `mapped`, are in pages that the kernel manages and
-    no lease covers; llama.cpp's own tables of tokens and merges; keys and values of the whole context; and buffers to
-    compute a batch and to choose a token."""
+    """The memory of a loaded model, in bytes: tensors (in pages that no lease covers if `mapped`), tables, keys and
+    values, and buffers."""
 
     weights: int
     mapped: bool
@@ -44,12 +42,10 @@ class LlamaMemory:
 
     @property
     def leased(self) -> int:
-        """Bytes under lease."""
         return self.vocabulary + self.kv_cache + self.buffers + (0 if self.mapped else self.weights)
 
     @property
     def placement(self) -> str:
-        """The place of the weights, in words."""
         size = format_size(self.weights)
         if self.mapped:
             return f"weights: {size} mapped from the file; their pages are the kernel's and not part of the limit"
@@ -68,13 +64,7 @@ def reserve_memory(
     sequences: int = 1,
 ) -> tuple[LlamaMemory, list[Lease]]:
     """Leases the memory that a model will need: the largest context first, then the largest batch, then the weights.
-    Sizes come from llama.cpp itself, with a model of which only header and vocabulary are loaded.
-
-    Args:
-        context: number of tokens. 0 takes the context that the model was trained for, at most 4,096, and halves it
-            until it fits.
-        sequences: number of sequences that share the context; 1 if the states of the model cannot be parted.
-    """
+    Sizes come from llama.cpp itself. A `context` of 0 is halved until it fits; `sequences` share it."""
     if context > file.trained_context:
         raise ConfigError(
             f"a context of {context:,} tokens is more than the {file.trained_context:,} that {file.path.name} was "
@@ -103,8 +93,7 @@ def reserve_memory(
 
 
 def least_nbytes(file: GGUFFile, context: int) -> int:
-    """Bytes of a model's smallest layout, with mapped weights and a context of so many tokens (0: the smallest), as its
-    header lets expect before llama.cpp is loaded."""
+    """Bytes of a model's smallest layout, with mapped weights, as its header lets expect."""
     tokens = _contexts(context, file.trained_context)[-1]
     vocabulary, merges = (_length(file.metadata.get(f"tokenizer.ggml.{name}", ())) for name in ("tokens", "merges"))
     layers, heads = file.value("block_count"), file.value("attention.head_count", 0)

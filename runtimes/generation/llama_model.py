@@ -18,8 +18,7 @@ from edge.errors import CapabilityError, InputError, ModelError
 from edge.runtimes.generation.gguf_file import GGUFFile
 
 Load = Literal["read", "map", "none"]
-"""The way weights are loaded: read into memory, mapped from the file (the kernel manages the pages), or not loaded (a
-model that is opened for its sizes and vocabulary only)."""
+"""Weights are read into memory, mapped from the file, or not loaded (for sizes and vocabulary only)."""
 
 _LONGEST_PIECE = 256
 
@@ -28,7 +27,6 @@ class LlamaModel:
     """A loaded model. Its contexts must be closed before the model."""
 
     def __init__(self, library: LlamaLibrary, file: GGUFFile, *, load: Load) -> None:
-        """Loads the model."""
         self.library = library
         self.file = file
         self._api: Any = library.api
@@ -60,7 +58,6 @@ class LlamaModel:
 
     @property
     def bos(self) -> str:
-        """Text of the token at the beginning of a sequence; empty if there is none."""
         return self._text(self._api.llama_vocab_bos(self._vocab))
 
     @property
@@ -70,9 +67,7 @@ class LlamaModel:
 
     @property
     def reusable(self) -> bool:
-        """Whether a document's states can be cut out and restored. Each state must then belong to a single token. The
-        state of a recurrent model holds all earlier tokens. For layers with sliding-window attention llama.cpp writes
-        the states of the window only; restored states then lie in other cells, and sums differ in their last bits."""
+        """Whether a document's states can be cut out: not those of recurrent or sliding-window models."""
         api, pointer = self._api, self.pointer
         windowed = api.llama_model_n_swa(pointer) > 0
         return not (windowed or api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer))
@@ -93,8 +88,8 @@ class LlamaModel:
             raise ModelError(f"{self.file.path} ({self.file.architecture}) {unfit}; take a model that generates")
 
     def tokenize(self, text: str, *, control: bool = False, continues: bool = True) -> list[int]:
-        """Tokens of a text. With `control`, only for text of a chat template, names of control tokens in it become
-        these tokens. If it `continues` other text, the space that the vocabulary puts before a beginning is omitted."""
+        """Tokens of a text. With `control`, names of control tokens become these. If it `continues` other text, the
+        space before a beginning is omitted."""
         if self._spaced and continues:
             tokens = self._tokens("\n" + text, control=control)
             if tokens[: len(self._line)] == self._line:
@@ -106,7 +101,6 @@ class LlamaModel:
         return self._piece(token, special=False)
 
     def ends(self, token: int) -> bool:
-        """Whether the token ends an answer."""
         return bool(self._api.llama_vocab_is_eog(self._vocab, token))
 
     def close(self) -> None:
@@ -163,7 +157,6 @@ class Said:
         self._sizes: dict[str, int] = {}
 
     def add(self, level: int, text: str) -> None:
-        """Adds one message."""
         if level == _ERROR_LEVEL and text.strip() and len(self.errors) < _MOST_ERRORS:
             self.errors.append(text.strip())
         for pattern in _SIZES:

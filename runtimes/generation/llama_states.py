@@ -1,9 +1,4 @@
-"""`LlamaStates`: cuts KV states out of a llama.cpp context by position, and restores them, for a knowledge tree.
-
-llama.cpp writes and reads the states of a whole sequence. So a document's states are first copied to a second sequence,
-which costs no memory because the cells are shared, and are written from there. To restore them, they are read into the
-second sequence and then added to the first.
-"""
+"""`LlamaStates`: cuts KV states out of a llama.cpp context by position, and restores them."""
 
 from __future__ import annotations
 
@@ -55,9 +50,8 @@ class LlamaStates:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that a state depends on besides its tokens: the whole model file (which defines the
-        rotation of positions), the library, the CPU's instructions, and the settings that determine the order of sums
-        (context, batch, threads, tiles, whether sequences share cells)."""
+        """Hash of everything that a state depends on besides its tokens: model file, library, CPU's instructions, and
+        what determines the order of sums."""
         if not self._fingerprint:
             context, model = self.context, self.context.model
             shape = context.shape
@@ -77,12 +71,10 @@ class LlamaStates:
 
     @property
     def capacity(self) -> int:
-        """Number of tokens that the context can hold."""
         return self.context.capacity
 
     @property
     def length(self) -> int:
-        """Number of tokens in the context."""
         return self.context.length
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> int:
@@ -90,8 +82,6 @@ class LlamaStates:
         return self.context.append(tokens, cancelled=cancelled)
 
     def extract(self, start: int, end: int) -> State:
-        """The states of positions start ... end-1 in a new buffer: `bytes_per_token` for each, and some hundred bytes
-        more."""
         if not 0 <= start < end <= self.length:
             raise ValueError(f"positions {start} to {end} are not within the {self.length} in context")
         self._copy_aside(start, end)
@@ -116,8 +106,7 @@ class LlamaStates:
         self.context.length = end
 
     def move(self, state: State, start: int, end: int, skip: int) -> None:
-        """Appends states that `extract(start, end)` returned, but the first `skip`, with keys rotated to their new
-        positions."""
+        """Appends states that `extract` returned, but the first `skip`, with keys rotated to new positions."""
         self._read_aside(state, start, end)
         memory, first, behind = self.context.memory, start + skip, self.length - start - skip
         self._api.llama_memory_seq_rm(memory, self.context.aside, -1, first)
@@ -135,7 +124,6 @@ class LlamaStates:
         return True
 
     def truncate(self, length: int) -> None:
-        """Removes positions from `length` on."""
         self.context.truncate(length)
 
     def _read_aside(self, state: State, start: int, end: int) -> None:
@@ -175,8 +163,7 @@ def _pointer(state: State) -> tuple[object, object]:
 
 
 def file_sha256(file: GGUFFile, directory: Path) -> str:
-    """SHA-256 of a model file, stored in a directory as long as the file's size and time of change are the same. It is
-    computed wherever it cannot be read or written there."""
+    """SHA-256 of a model file, stored in a directory as long as the file's size and time of change are the same."""
     name, stat = str(file.path.resolve()), file.path.stat()
     state = [stat.st_size, stat.st_mtime_ns]
     known = recall(directory / _HASHES, "the hashes of model files")

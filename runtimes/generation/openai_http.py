@@ -1,7 +1,4 @@
-"""`OpenAIGenerator`: a client for a server with OpenAI's chat completions, such as the user's own.
-
-Only addresses of this machine are allowed by default, because questions and documents are sent to the server.
-"""
+"""`OpenAIGenerator`: a client for a server with OpenAI's chat completions; by default only of this machine."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ from edge.runtimes.generation.stopping import Stopping
 from edge.text.control_characters import CONTROL
 
 _BYTES_PER_TOKEN = 3.5
-"""Bytes of English text per token in the vocabularies of common models. The value is low, so that estimates of tokens
-are high."""
+"""Bytes of English text per token, low, so that estimates of tokens are high."""
 
 DEFAULT_CONTEXT = 4096
 _CONNECT_S = 5.0
@@ -61,16 +57,8 @@ class OpenAIGenerator:
         remote: bool = False,
         timeout: float = 120.0,
     ) -> None:
-        """Checks the address. Nothing is sent yet.
-
-        Args:
-            url: base address, such as `http://127.0.0.1:8080/v1`.
-            model: the model's name at the server; empty for a server with a single model.
-            key: bearer token; none is sent if empty.
-            context: number of tokens in the context of the server's model.
-            remote: allows an address that is not this machine's.
-            timeout: seconds without any data after which the request fails.
-        """
+        """Checks the address; sends nothing yet. `model` is empty for a server with a single one; `remote` allows
+        another machine; `timeout` are seconds without any data."""
         _check(url, remote)
         try:
             import httpx
@@ -87,9 +75,7 @@ class OpenAIGenerator:
             headers["Authorization"] = f"Bearer {key}"
         # A proxy from the environment would send questions for this machine to another one first.
         self._client = httpx.Client(
-            headers=headers,
-            timeout=httpx.Timeout(timeout, connect=_CONNECT_S),
-            trust_env=remote,
+            headers=headers, timeout=httpx.Timeout(timeout, connect=_CONNECT_S), trust_env=remote
         )
         self._stats: GenerationStats | None = None
 
@@ -99,7 +85,6 @@ class OpenAIGenerator:
         return self._stats
 
     def count(self, text: str) -> int:
-        """Estimated number of tokens of a text, from its bytes."""
         return math.ceil(len(text.encode("utf-8", errors="replace")) / _BYTES_PER_TOKEN)
 
     def stream(
@@ -110,7 +95,6 @@ class OpenAIGenerator:
         documents: Sequence[Document] = (),
         cancel: threading.Event | None = None,
     ) -> Iterator[Piece]:
-        """Answers, token by token; see `Generator.stream`."""
         check_messages(messages)
         turns, estimated, dropped = self._turns(messages, documents, sampling.max_tokens)
         request = {
@@ -131,7 +115,6 @@ class OpenAIGenerator:
         return self._answer(request, run, Stopping(sampling.stop), cancel or threading.Event())
 
     def close(self) -> None:
-        """Closes connections."""
         self._client.close()
 
     def _turns(
@@ -219,8 +202,8 @@ class OpenAIGenerator:
 
 @dataclass(slots=True)
 class _Run:
-    """One answer that is being read. `finished` is the reason for the end that the server gave, `finish` the final one.
-    `new` is the number of tokens that were read, `counted` the number that the server states."""
+    """One answer that is being read. `finished` is the server's reason for the end, `finish` the final one; `new`
+    tokens were read, `counted` stated."""
 
     called: float
     longest: int
@@ -235,8 +218,7 @@ class _Run:
     finish: Finish = "cancelled"
 
     def take(self, event: ServerEvent) -> Sequence[tuple[str, float | None]]:
-        """Counts an event's tokens, and returns those that fit the longest answer. It is `cut` only when a token
-        arrives that does not fit: a server that keeps to the requested length sends its counts after the last token."""
+        """Counts an event's tokens, and returns those that fit the longest answer; `cut` only when one does not."""
         tokens = event.tokens[: max(0, self.longest - self.new)]
         if tokens:
             self.first = self.first or time.perf_counter()
@@ -311,8 +293,7 @@ _LONGEST_LINE = 1 << 18
 
 _SILENT_LINES = 1 << 16
 _SILENT_NBYTES = 1 << 24
-"""Largest number of bytes without a token. While a server computes, or its model reasons, it sends comments and
-messages without text: two lines and about 500 bytes per token of reasoning. So this limit allows 30,000 such tokens."""
+"""Largest number of bytes without a token, about 30,000 tokens of reasoning in two lines each."""
 
 _ROUNDING = 0.01
 """A log-probability may be above 0 by this much, because of rounding in a server that computes in half precision."""
@@ -328,8 +309,7 @@ _LOOK_S = 0.1
 
 
 _RESET = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
-"""Value of SO_LINGER with which closing resets the connection. A server that waits for room in full buffers would
-otherwise notice the end only after a minute."""
+"""Value of SO_LINGER with which closing resets the connection, so that a server with full buffers notices."""
 
 
 class ServerFailed(Exception):
@@ -338,15 +318,8 @@ class ServerFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """One message of the server.
-
-    Attributes:
-        tokens: text and log-probability of each token; None if the server gives none or an invalid one.
-        count: number of tokens in the text. Only log-probabilities show it; without them it is 1.
-        finish: the reason for the end, in the message that ends the answer.
-        usage: prompt tokens, cached prompt tokens and tokens of the answer, in the last message of a server that counts
-            them. None if the server gives invalid numbers.
-    """
+    """One message of the server: text and log-probability of each token (None if invalid), their number (1 without
+    log-probabilities), the reason for the end, and counts of prompt, cached and answer tokens."""
 
     tokens: tuple[tuple[str, float | None], ...]
     count: int
@@ -355,8 +328,8 @@ class ServerEvent:
 
     @classmethod
     def of(cls, event: dict[str, Any]) -> ServerEvent:
-        """Reads a message. A field may be missing or null. ValueError, TypeError, KeyError, AttributeError or
-        OverflowError if `event` does not have a message's form."""
+        """Reads a message, in which a field may be missing or null. ValueError, TypeError, KeyError, AttributeError or
+        OverflowError for another form."""
         choices = event.get("choices") or ()
         usage = _counted(event.get("usage") or {})
         if not choices:
@@ -396,8 +369,7 @@ class EventReader(AbstractContextManager["EventReader"]):
         threading.Thread(target=self._read, name="edge-server", daemon=True).start()
 
     def events(self, cancel: threading.Event) -> Iterator[ServerEvent]:
-        """The messages as they arrive, until the stream ends or soon after `cancel`. Errors of the thread are
-        raised."""
+        """The messages as they arrive, until the end or soon after `cancel`. Raises the thread's errors."""
         while not cancel.is_set():
             try:
                 found = self._found.get(timeout=_LOOK_S)

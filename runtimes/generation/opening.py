@@ -17,22 +17,10 @@ from edge.trace import Trace
 
 
 def open_generator(
-    spec: str | Path,
-    budget: MemoryBudget,
-    config: Config,
-    *,
-    score: Score | None = None,
-    trace: Trace | None = None,
+    spec: str | Path, budget: MemoryBudget, config: Config, *, score: Score | None = None, trace: Trace | None = None
 ) -> Generator:
-    """Opens a generator in `budget`, by the configuration's `context`, `answers`, `generation`, `llm_key` and
-    `llm_remote`.
-
-    Args:
-        spec: path of a GGUF file; or the name of a known generator that was pulled; or `http://` or `https://` address
-            of an OpenAI-compatible server, with `#model` at its end if the server has several models; or `extractive`
-            or an empty string for the best sentences of the documents.
-        score: judges sentences; needed for `extractive`.
-    """
+    """Opens a generator in `budget`: a GGUF file or known name, an `http://` or `https://` address (`#model` at its end
+    if the server has several), or `extractive` (also if empty), for which `score` judges sentences."""
     text = str(spec)
     if text in ("", ExtractiveGenerator.name):
         if score is None:

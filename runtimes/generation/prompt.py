@@ -16,8 +16,8 @@ from edge.runtimes.generation.llama_model import LlamaModel
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens that a model reads before it answers: the system prompt and each document, all tokenized separately,
-    and the rest, up to the beginning of the answer. The last `dropped` documents did not fit."""
+    """The tokens that a model reads: the system prompt and each document, tokenized separately, and the rest. The last
+    `dropped` documents did not fit."""
 
     path: tuple[StateSegment, ...]
     question: tuple[int, ...]
@@ -25,17 +25,12 @@ class Prompt:
 
     @property
     def tokens(self) -> int:
-        """Total number of tokens."""
         return sum(len(segment.tokens) for segment in self.path) + len(self.question)
 
 
 class PromptBuilder:
-    """Builds prompts for one model and context."""
-
     def __init__(self, model: LlamaModel, context: int, budget: MemoryBudget, *, thinking: bool = False) -> None:
-        """Takes the model's chat template and runs it for the usual conversation, so that one that cannot be used is
-        refused before there is a question. Raises as `ChatTemplate.render`. If there is no memory for this now, the
-        first question asks for it again."""
+        """Runs the chat template once, so that one that cannot be used is refused before there is a question."""
         self._model = model
         self._context = context
         # We add the first token ourselves. A template that writes it as well would double it.
@@ -47,9 +42,8 @@ class PromptBuilder:
     def build(
         self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int, *, moved: bool = False
     ) -> Prompt:
-        """Builds a prompt. Documents stand after the system message, or before the first question if there is none: the
-        first ones, as many as fit beside the conversation and the answer (`answer_room`). If the states of documents
-        are `moved`, the first one stands last and is computed there, so that it has seen all others."""
+        """Documents stand after the system message, or before the first question: the first ones that fit
+        (`answer_room`). If their states are `moved`, the first one stands last and is computed there."""
         check_messages(messages)
         head, tail = self._parts(messages, with_documents=bool(documents))
         start = self._tokens(head, first=True)

@@ -1,6 +1,5 @@
 """`Seat` and `CellPool`: the sequences of tokens that an engine writes with; `TokenChooser` and `Vocabulary`; and
-`HeldQuestions`: the questions whose states the sequences still hold behind their paths. Later questions that begin with
-the same tokens need not compute them again."""
+`HeldQuestions`, whose states sequences still hold for later questions that begin alike."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from edge.runtimes.generation.prompt import Prompt
 
 
 class Seat(Protocol):
-    """One sequence of `length` tokens with its context, in which `slice` tokens of a prompt are computed at a time, and
-    its states for the knowledge tree (None if they cannot be parted)."""
+    """One sequence of `length` tokens, in `slice` tokens of a prompt at a time, and its states for the tree (None if
+    they cannot be parted)."""
 
     slice: int
     length: int
@@ -23,8 +22,7 @@ class Seat(Protocol):
     def append(
         self, tokens: Sequence[int], *, done: int = 0, cancelled: Callable[[], bool] | None = None, logits: bool = False
     ) -> int:
-        """Appends tokens but the first `done`, and returns how many are there then; `cancelled` is asked before each
-        slice."""
+        """Appends tokens but the first `done`; returns how many are there. `cancelled` is asked by slice."""
 
     def reusable(self, common: int, tokens: int) -> int:
         """How many of the first `common` tokens of a text of `tokens` may stay, if others follow them."""
@@ -77,11 +75,9 @@ class HeldQuestions:
         self._held: dict[Any, tuple[Path, Tokens]] = {}
 
     def hold(self, seat: Any, path: Path, tokens: Tokens) -> None:
-        """Notes the tokens that a sequence holds, or will hold, behind a path."""
         self._held[seat] = path, tokens
 
     def drop(self, seat: Any) -> None:
-        """Forgets a sequence."""
         self._held.pop(seat, None)
 
     def common(self, seat: Any, prompt: Prompt) -> int:
@@ -98,8 +94,7 @@ class HeldQuestions:
         return max(found, key=lambda one: one[0], default=(0, None))
 
     def cells(self, seats: Iterable[tuple[Any, int]], prompts: Iterable[Prompt]) -> int:
-        """Number of cells that sequences, each with its largest length, and further prompts take in a pool. Held states
-        have their cells once if several begin with them."""
+        """Cells that sequences, each at its largest length, and further prompts take; held states once."""
         texts, apart = [(prompt.path, prompt.question) for prompt in prompts], 0
         for seat, length in seats:
             path, tokens = self._held.get(seat, ((), ()))
@@ -114,7 +109,6 @@ class HeldQuestions:
 
 
 def alike(one: Tokens, other: Tokens) -> int:
-    """Number of equal tokens at the beginning."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

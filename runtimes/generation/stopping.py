@@ -11,9 +11,8 @@ from edge.text.control_characters import CONTROL
 
 
 class Stopping:
-    """Holds tokens back as long as they may be the beginning of a stop string, which may begin and end inside tokens.
-    Pieces stay whole tokens, so that each keeps its own probability. Only the token in which a stop string begins is
-    cut."""
+    """Holds tokens back as long as they may be the beginning of a stop string. Pieces stay whole tokens, except that in
+    which one begins."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self.stopped = False
@@ -58,8 +57,7 @@ class Stopping:
         return 0
 
     def _release(self, characters: int) -> Iterator[Piece]:
-        """Yields the pieces within the first `characters`. One that extends further is cut at the end, and held
-        before."""
+        """Yields the pieces within the first `characters`, the last one cut there."""
         while self._held and (len(self._held[0].text) <= characters):
             piece = self._held.pop(0)
             characters -= len(piece.text)

@@ -1,9 +1,5 @@
-"""The compiled code of this folder, what this processor can run of it, and its functions for packed sequences.
-
-The functions compute layer 0's input and the means over sequences (`sequences.h`). The results are those of numpy, to
-the last bit. numpy takes four to six times as long, because it converts half precision slowly and writes every
-intermediate array to memory.
-"""
+"""The compiled code of this folder, what this processor can run of it, and its functions for packed sequences: layer
+0's input and means (`sequences.h`), numpy's results to the last bit."""
 
 from __future__ import annotations
 
@@ -21,8 +17,7 @@ from edge.errors import CapabilityError
 
 
 def compiled_file() -> Path | None:
-    """The compiled code's file. It uses nothing of Python, so what another version has compiled serves as well, and
-    one wheel serves all versions."""
+    """The compiled code's file. It uses nothing of Python, so one wheel serves all versions."""
     folder = Path(__file__).parent
     own = [folder / f"layer{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
     return next((file for file in [*own, *sorted(folder.glob("layer.*.so"))] if file.exists()), None)
@@ -34,8 +29,7 @@ INTERFACE = 1
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled code, or None if it was not built (no C compiler at installation, or another system), or was built
-    by a version with another interface."""
+    """The compiled code, or None if it was not built, or has another interface."""
     file = compiled_file()
     if file is None:
         return None
@@ -96,21 +90,13 @@ def usable() -> ctypes.CDLL:
 
 
 def check_array(what: str, array: npt.NDArray[Any], dtype: npt.DTypeLike, *shape: int) -> None:
-    """Compares an array with what compiled code reads or writes at its address.
-
-    Raises:
-        ValueError: it has another type or shape, or gaps.
-    """
+    """Compares an array with what compiled code reads or writes; ValueError for another type or shape, or gaps."""
     if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
         raise ValueError(f"{what} must be {np.dtype(dtype)} {shape} without gaps, not {array.dtype} {array.shape}")
 
 
 def checked_lengths(lengths: npt.NDArray[Any], tokens: int) -> npt.NDArray[np.int32]:
-    """The lengths of sequences that have `tokens` tokens together, as compiled code reads them.
-
-    Raises:
-        ValueError: they are not at least 1, or do not sum to `tokens`.
-    """
+    """The lengths of sequences that have `tokens` tokens together; ValueError if they do not."""
     if lengths.ndim != 1 or lengths.dtype.kind != "i" or (lengths < 1).any() or lengths.sum(dtype=np.int64) != tokens:
         raise ValueError(f"the lengths of sequences must be at least 1 and sum to {tokens}")
     return np.ascontiguousarray(lengths, np.int32)
@@ -123,18 +109,7 @@ def compiled() -> bool:
 
 
 def mean_rows(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Floats:
-    """The mean over the rows of each packed sequence.
-
-    Args:
-        states: [tokens, hidden] fp16 or fp32, C-contiguous.
-        lengths: tokens of each sequence [sequences], each at least 1; they sum to `tokens`.
-
-    Returns:
-        [sequences, hidden].
-
-    Raises:
-        ValueError: the arrays are not like this.
-    """
+    """The mean [sequences, hidden] over each sequence's rows of `states` [tokens, hidden], fp16 or fp32."""
     code, half = usable(), _half(states.dtype)
     lengths = checked_lengths(lengths, len(states))
     check_array("states", states, states.dtype, len(states), states.shape[-1])
@@ -146,8 +121,6 @@ def mean_rows(states: npt.NDArray[Any], lengths: npt.NDArray[np.int32]) -> Float
 
 
 class _Embedding(ctypes.Structure):
-    """`struct embedding` of layer.h."""
-
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("hidden", "half")),
         ("eps", ctypes.c_double),
@@ -157,15 +130,8 @@ class _Embedding(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingTables:
-    """The tensors of layer 0's input beside the token rows, all fp32 and C-contiguous.
-
-    Attributes:
-        scales: factor of each int8 row of the token table [vocabulary].
-        positions: [longest, hidden]; a sequence has at most `longest` tokens.
-        types: [kinds, hidden].
-        norm_weight, norm_bias: [hidden].
-        eps: added to the variance before its root.
-    """
+    """The fp32 tensors of layer 0's input beside the token rows: `scales` of int8 rows [vocabulary], `positions`
+    [longest, hidden], `types` [kinds, hidden], norm [hidden]."""
 
     scales: Floats
     positions: Floats
@@ -175,7 +141,6 @@ class EmbeddingTables:
     eps: float
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` if the tables do not fit each other."""
         hidden = self.positions.shape[-1]
         if hidden > _WIDEST:
             raise ValueError(f"rows have at most {_WIDEST:,} values, not {hidden:,}")
@@ -193,19 +158,9 @@ class EmbeddingTables:
         types: npt.NDArray[np.uint8] | None,
         into: npt.NDArray[Any],
     ) -> None:
-        """Computes layer 0's input of packed sequences.
-
-        Args:
-            rows: the tokens' rows of the token table [tokens, hidden].
-            ids: the tokens [tokens].
-            lengths: tokens of each sequence.
-            types: type of each token [tokens]; None means type 0.
-            into: the result [tokens, hidden], float16 or float32, C-contiguous.
-
-        Raises:
-            IndexError: a sequence is longer than the table of positions, or a token or a type is not in its table.
-            ValueError: the arrays are not like this.
-        """
+        """Computes layer 0's input of packed sequences `into` [tokens, hidden], float16 or float32, from `rows`
+        [tokens, hidden] of the tokens `ids`. `types` of None means type 0. IndexError outside a table, ValueError for
+        other arrays."""
         code, half = usable(), _half(into.dtype)
         tokens, hidden = len(rows), self.positions.shape[1]
         check_array("rows", rows, np.int8, tokens, hidden)

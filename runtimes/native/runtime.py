@@ -1,9 +1,5 @@
-"""`NativeRuntime`: layers of int8 encoders in one call to compiled code (`layer.c`).
-
-Quantized rows, products, norms and activations of a block of tokens stay in a thread's cache; separate operators would
-pass them through memory. Weights are packed for the processor's matrix instructions when a layer is bound, once for all
-its chunks. The packed weights and the memory for intermediates are freed with the bound layer.
-"""
+"""`NativeRuntime`: layers of int8 encoders in one call to compiled code (`layer.c`), whose intermediates stay in a
+thread's cache. Weights are packed for the processor's matrix instructions when a layer is bound."""
 
 from __future__ import annotations
 
@@ -21,8 +17,7 @@ from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Runtime, Weight
 from edge.runtimes.native.library import check_array, checked_lengths, native_state, processor_level, usable
 
 THREAD_GROUP = 512
-"""Queries, keys and values are in memory for at most this many tokens per thread, or for one longer sequence. With half
-of it a pass takes 8 % longer, because the threads wait for each other more often. Twice as many gain nothing."""
+"""Queries, keys and values are in memory for at most this many tokens per thread, or for one longer sequence."""
 
 _GROUPS = 2
 """Groups of tokens in a chunk. Calls for several groups save time between the calls, and larger chunks need memory."""
@@ -38,8 +33,6 @@ _NORMS = ("norm1", "norm2")
 
 
 class _Shape(ctypes.Structure):
-    """`struct shape` of layer.h."""
-
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("hidden", "heads", "size", "inner", "half")),
         ("eps", ctypes.c_double),
@@ -47,8 +40,6 @@ class _Shape(ctypes.Structure):
 
 
 class _Weights(ctypes.Structure):
-    """`struct weights` of layer.h."""
-
     _fields_ = (
         *((name, ctypes.c_void_p * len(_MATRICES)) for name in ("weight", "scale", "bias")),
         *((name, ctypes.c_void_p * len(_NORMS)) for name in ("norm_weight", "norm_bias")),
@@ -56,13 +47,7 @@ class _Weights(ctypes.Structure):
 
 
 class _BoundLayer(dict[str, npt.NDArray[Any]]):
-    """A layer's weights, packed, and memory for intermediates, which all chunks of the layer use.
-
-    Attributes:
-        pointers: addresses of the weights.
-        packed: the weights in the order of the processor's matrix instructions.
-        memory: memory for the intermediates of a chunk.
-    """
+    """A layer's weights, packed (`packed`, with `pointers`), and `memory` for intermediates of a chunk."""
 
     def __init__(self, spec: LayerSpec, weights: Weights, packed_nbytes: int) -> None:
         for tensor in spec.tensors():
@@ -104,13 +89,8 @@ class NativeRuntime(Runtime):
 
 
 class NativeLayerKernel(LayerKernel):
-    """One layer in compiled code. A sequence's result is bit for bit the same in every chunk.
-
-    Args:
-        level: the level of `processor_level` to use; None takes the processor's best.
-
-    All methods raise `ValueError` for arrays of another type or shape than the layer's.
-    """
+    """One layer in compiled code; bit for bit the same in every chunk. `level` of None takes the processor's best.
+    ValueError for other arrays."""
 
     def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, threads: int, *, level: int | None = None) -> None:
         code = usable()

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
-from making.recording import Recorder
-
 from bench.figures import Figure, lower, neither, tabulate
-from bench.options import Computing, File, Names, NewFolder, Output, Rounds, benchmark, stated
+from bench.options import Names, Output, Rounds, benchmark, stated
 from bench.process import in_turn, measure, say
 from bench.rag_index import LINK, IndexData, IndexLibrary
 from bench.rag_index import opened as opened_index
-from bench.rag_traces import (
-    PASSAGES,
-    PIPELINES,
-    ROUNDS,
-    SHIPPED,
-    Case,
-    computing,
-    pace,
-    replayed,
-    write_recorded,
-    write_trace,
-)
+from bench.rag_traces import PASSAGES, PIPELINES, ROUNDS, replayed, write_trace
 from edge.apps.assistant import pipelines as steps_of
 from edge.apps.assistant.answer import NotInDocuments
 from edge.apps.assistant.steps import Steps
@@ -40,7 +26,6 @@ from edge.errors import EdgeError
 from edge.link import Lane
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Generator
-from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
 
@@ -66,48 +51,26 @@ def assistant(
     bandwidth: Annotated[str, "Of the link to the index, per second."] = "12MB",
     decode: Annotated[float, "Tokens per second the replayed model writes."] = 100.0,
     prefill: Annotated[float, "Tokens per second it reads."] = 2000.0,
-    shape: Computing = None,
     questions: Annotated[int, "Measured per pipeline."] = 16,
     warmup: Annotated[int, "Before them; times are learned and lists cached."] = 4,
     rounds: Rounds = 1,
     pipelines: Annotated[Sequence[str], Names(PIPELINES)] = PIPELINES,
-    traces: Annotated[
-        NewFolder | None,
-        "Folder of recorded traces, one file for each pipeline; put together from the judged set if not given.",
-    ] = None,
-    recorded: Annotated[bool, "Replay the texts that SmolLM2-135M wrote for 16 questions of squad11-dev."] = False,
-    model: Annotated[
-        File | None,
-        "--record",
-        "First let this GGUF model answer the questions, and keep its texts in the folder of --traces.",
-    ] = None,
     searches: Annotated[bool, "Print where the time of each search went, too; --json always has it."] = False,
     output: Output,
     data: IndexData,
 ) -> None:
-    """Replay recorded pipelines over an index on disk: on-demand retrieval against lookahead, same memory."""
-    if recorded:
-        if traces is not None:
-            raise click.BadParameter("--recorded replays the traces that come with the program; leave --traces out")
-        traces = SHIPPED
+    """Replay pipelines over an index on disk: on-demand retrieval against lookahead, same memory."""
     made = data.made()
     asked = made.asked(warmup + questions)
     common = {
         "folder": str(made.folder), "questions": [case.question for case in asked], "probe_share": probe_share,
         "list_memory": made.memory, "bandwidth": parse_size(bandwidth),
-        "prefill": prefill, "decode": decode, **computing(shape, data.work_dir),
+        "prefill": prefill, "decode": decode,
     }  # fmt: skip
-    if model is not None:
-        if traces is None or recorded:
-            raise click.BadParameter("--record needs --traces, the folder to write to")
-        _record(model, traces, pipelines, asked, common)
     results = []
     for pipeline in pipelines:
         trace = made.folder / f"{pipeline}.jsonl"
-        if traces is None:
-            write_trace(trace, pipeline, asked, prefill=prefill, decode=decode)
-        else:
-            write_recorded(trace, traces / trace.name, asked)
+        write_trace(trace, pipeline, asked, prefill=prefill, decode=decode)
         task = {**common, "trace": str(trace), "pipeline": pipeline}
         say(pipeline)
         reports, _ = in_turn(
@@ -119,28 +82,13 @@ def assistant(
         results.append(_row(pipeline, *([report["rows"][warmup:] for report in reports[arm]] for arm in _ARMS)))
     conditions = {
         **made.conditions(), "list_memory": made.memory,
-        "nprobe": nprobe, "bandwidth": common["bandwidth"], **pace(shape, prefill, decode),
+        "nprobe": nprobe, "bandwidth": common["bandwidth"], "prefill": prefill, "decode": decode,
         "questions": questions, "rounds": rounds,
-        "traces": "assembled" if traces is None else "SmolLM2-135M-Instruct" if recorded else str(traces),
     }  # fmt: skip
     result = {"conditions": conditions, "pipelines": results}
     output.put(result, figures(results, searches), stated(conditions))
     if not all(row["identical"] for row in results):
         raise EdgeError("lookahead changed what was found")
-
-
-def _record(model: Path, traces: Path, pipelines: Sequence[str], asked: Sequence[Case], common: dict[str, Any]) -> None:
-    """Lets a model answer the questions, without lookahead, and records its texts. The model runs in one thread,
-    because the number of threads changes the last bits of its results, and sometimes a word."""
-    traces.mkdir(parents=True, exist_ok=True)
-    for pipeline in pipelines:
-        say(f"recording: {pipeline}")
-        task = {
-            **common, **_ARMS["on demand"], "name": f"recording {pipeline}", "pipeline": pipeline, "model": str(model),
-            "trace": str(traces / f"{pipeline}.jsonl"), "ids": [case.id for case in asked], "threads": 1,
-            "bandwidth": 1e12,
-        }  # fmt: skip
-        measure(work, task, threads=1)
 
 
 def _row(
@@ -250,10 +198,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
             steps = Steps(library, generator, options, pipeline=task["pipeline"], predictor=predictor)
             return answered(library, question, steps)
 
-        if "model" in task:
-            _answer(task, library, ask)
-            return {}
-        replay = replayed(task, task["trace"], library.budget)
+        replay = replayed(task, task["trace"])
         return {"rows": [ask(question, replay) for question in task["questions"]], "nprobe": library.nprobe}
 
 
@@ -263,16 +208,6 @@ def options_of(task: dict[str, Any]) -> AskOptions:
         passages=PASSAGES, pool=PASSAGES, rerank=False, rounds=ROUNDS, lookahead=task["lookahead"],
         max_tokens=_MOST_TOKENS,
     )  # fmt: skip
-
-
-def _answer(task: dict[str, Any], library: IndexLibrary, ask: Callable[[str, Generator], object]) -> None:
-    scratch = Path(task["trace"]).parent
-    with LlamaGenerator(task["model"], library.budget, cache=scratch, threads=task["threads"]) as model:
-        recorder = Recorder(model, task["trace"])
-        for name, question in zip(task["ids"], task["questions"], strict=True):
-            recorder.asked = name
-            ask(question, recorder)
-        recorder.close()
 
 
 def answered(library: IndexLibrary, question: str, steps: Steps) -> dict[str, Any]:

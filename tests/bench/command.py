@@ -7,20 +7,14 @@ import click
 from edge.apps.options import LazyGroup
 
 _MODULES = {
-    "answers": "answers",
     "answer-odds": "answer_odds",
     "answers-check": "answers_check",
-    "assignment": "assignment",
     "assistant": "assistant",
     "banks": "banks",
-    "devices": "devices",
-    "dispatch": "dispatch",
     "fleet": "fleet",
     "fpga": "fpga",
     "gpu": "gpu",
-    "household": "household",
     "index": "index",
-    "knowledge": "knowledge",
     "layer-speed": "layer_speed",
     "load": "load",
     "memory": "memory",
@@ -30,10 +24,7 @@ _MODULES = {
     "pipelining": "pipelining",
     "placement": "placement",
     "plan": "plan",
-    "planned": "planned",
-    "pruning": "pruning",
     "report": "run_record",
-    "pruning-rules": "rules",
     "rerank-memory": "rerank_memory",
     "rerank-peers": "rerank_peers",
     "search-peers": "search",
@@ -49,8 +40,7 @@ _MODULES = {
 
 
 @click.group(
-    cls=LazyGroup,
-    verbs={name: f"bench.{module}:{name.replace('-', '_')}" for name, module in _MODULES.items()},
+    cls=LazyGroup, verbs={name: f"bench.{module}:{name.replace('-', '_')}" for name, module in _MODULES.items()}
 )
 def bench() -> None:
     """Measure this runtime beside its peers, on this machine."""

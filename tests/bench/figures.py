@@ -101,10 +101,7 @@ def neither(name: str, unit: str = "") -> Column:
 
 
 def tabulate(
-    rows: Mapping[str, Mapping[str, Any]],
-    columns: Mapping[str, Column],
-    table: str = "",
-    peers: Collection[str] = (),
+    rows: Mapping[str, Mapping[str, Any]], columns: Mapping[str, Column], table: str = "", peers: Collection[str] = ()
 ) -> Iterator[Figure]:
     """The figures of a table of measured values, by row and key. A list holds the values of repeated rounds; a missing
     value or None gives no figure. A dot in a key leads into a nested mapping."""

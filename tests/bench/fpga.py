@@ -19,10 +19,9 @@ import numpy as np
 from bench.figures import Figure, lower, neither, tabulate
 from bench.options import Output, benchmark, stated
 from bench.synthesis import placed, synthesized
-from edge.devices.fpga.chip import GOAL, REPORTS, Synthesized
 from edge.devices.fpga.device import programs
 from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator
-from edge.devices.fpga.shape import ADDRESS, ENTRY, SCORE, Shape, cycles, levels
+from edge.devices.fpga.shape import ADDRESS, ENTRY, GOAL, REPORTS, SCORE, Shape, Synthesized, cycles, levels
 from edge.devices.fpga.simulation import component_of
 from edge.devices.searchers import queue_length
 

@@ -42,11 +42,11 @@ def judged(task: dict[str, Any]) -> dict[str, Any]:
                 index.maintain(database.write, full=True, progress=lambda stage, done, total: None)
             trace, answers = Trace(), []
             device: Any = open_device(task["device"], budget, trace=trace, **task["options"])
-            for places in ([], [device]):
+            for further in (None, device):
                 host = CpuDevice(budget)
                 with (
                     opened_index(
-                        place, vectors.shape[1], budget, read_only=True, options=options, device=host, places=places,
+                        place, vectors.shape[1], budget, read_only=True, options=options, device=host, place=further,
                         trace=trace,
                     ) as (index, database),
                     database.read() as db,

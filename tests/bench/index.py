@@ -1,5 +1,5 @@
-"""`index`: compares this index under a memory limit with faiss (in memory, on disk, mapped), usearch and
-lancedb on the same vectors, and measures how much of its reads lookahead hides."""
+"""`index`: compares this index under a memory limit with faiss (in memory, on disk, mapped), usearch on
+the same vectors, and measures how much of its reads lookahead hides."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from edge.ivf.index import IndexOptions, VectorIndex
 from edge.ivf.plan import choose_nprobe
 from edge.trace import Trace
 
-_SYSTEMS = ("edge", "faiss-ram", "faiss-ondisk", "faiss-mmap", "usearch", "lancedb")
+_SYSTEMS = ("edge", "faiss-ram", "faiss-ondisk", "faiss-mmap", "usearch")
 _LOOKAHEAD = ("disk", "limited")
 
 
@@ -241,9 +241,10 @@ def opened(task: dict[str, Any]) -> Iterator[Opened]:
         fast = LimitedDevice(budget, cap=task["cap"], bandwidth=task["bandwidth"], trace=trace)
     dim, options = VectorSet.stored(Path(task["set"])).dim, IndexOptions(codec=task["codec"])
     try:
-        with opened_index(
-            Path(task["index"]), dim, budget, trace=trace, places=[fast] if fast else [], options=options
-        ) as (own, database):
+        with opened_index(Path(task["index"]), dim, budget, trace=trace, place=fast, options=options) as (
+            own,
+            database,
+        ):
             yield Opened(database, own, budget, trace)
     finally:
         if fast is not None:

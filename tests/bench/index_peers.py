@@ -1,4 +1,4 @@
-"""Measures other indexes on the same vectors: faiss with the same lists in memory, on disk, mapped; usearch; lancedb.
+"""Measures other indexes on the same vectors: faiss with the same lists in memory, on disk, mapped; usearch.
 
 The candidates of faiss are rescored exactly as this index rescores its own, from the same file of vectors.
 """
@@ -24,7 +24,6 @@ Search = Callable[[Floats], npt.NDArray[np.int64]]
 """Maps one query, [dim], to the ids of its nearest rows, [NEIGHBOURS]."""
 
 _HNSW_WIDTHS = (64, 128, 256, 512, 1024)
-_LANCE_PROBES = (8, 16, 32, 64, 128, 256)
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
@@ -33,11 +32,11 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     system = task["system"]
     if task["action"] == "build":
         started = time.perf_counter()
-        {"faiss": _build_faiss, "usearch": _build_usearch, "lancedb": _build_lancedb}[system.split("-")[0]](task)
+        {"faiss": _build_faiss, "usearch": _build_usearch}[system.split("-")[0]](task)
         return {"seconds": time.perf_counter() - started}
     openers = {
         "faiss-ram": _open_faiss, "faiss-ondisk": _open_faiss, "faiss-mmap": _open_faiss,
-        "usearch": _open_usearch, "lancedb": _open_lancedb,
+        "usearch": _open_usearch,
     }  # fmt: skip
     opener, files = openers[system], _files(system, folder)
     setting = task["nprobe"] if system.startswith("faiss") else _setting(task, opener)
@@ -49,7 +48,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 def _files(system: str, folder: Path) -> list[Path]:
     names = {
         "faiss-ram": ["lists.faiss"], "faiss-ondisk": ["ondisk.faiss", "ondisk.ivfdata"], "faiss-mmap": ["lists.faiss"],
-        "usearch": ["usearch.index"], "lancedb": ["lance"],
+        "usearch": ["usearch.index"],
     }  # fmt: skip
     return [folder / name for name in names[system]]
 
@@ -85,12 +84,11 @@ def _setting(task: dict[str, Any], opener: Callable[[dict[str, Any], int], Searc
     """The smallest setting that reaches the wanted recall on half of the queries."""
     vectors = VectorSet.stored(Path(task["set"]))
     half = len(vectors.queries) // 2
-    choices = _HNSW_WIDTHS if task["system"] == "usearch" else _LANCE_PROBES
-    for choice in choices:
+    for choice in _HNSW_WIDTHS:
         found, _ = timed(opener(task, choice), vectors.queries[:half])
         if recall((ids.tolist() for ids in found), vectors.truth[:half]) >= task["recall"]:
             return choice
-    return choices[-1]
+    return _HNSW_WIDTHS[-1]
 
 
 def _size(path: Path) -> int:
@@ -185,36 +183,5 @@ def _open_usearch(task: dict[str, Any], width: int) -> Search:
 
     def search(query: Floats) -> npt.NDArray[np.int64]:
         return np.asarray(index.search(query, NEIGHBOURS).keys, np.int64)
-
-    return search
-
-
-def _build_lancedb(task: dict[str, Any]) -> None:
-    import lancedb
-    import pyarrow
-
-    vectors = VectorSet.stored(Path(task["set"]))
-    schema = pyarrow.schema([("id", pyarrow.int64()), ("vector", pyarrow.list_(pyarrow.float32(), vectors.dim))])
-
-    def batches() -> Any:
-        for start, rows in vectors.blocks():
-            column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.reshape(-1)), vectors.dim)
-            yield pyarrow.RecordBatch.from_arrays(
-                [pyarrow.array(np.arange(start, start + len(rows))), column], schema=schema
-            )
-
-    database = lancedb.connect(str(Path(task["peers"]) / "lance"))
-    table = database.create_table("vectors", batches(), schema=schema, mode="overwrite")
-    table.create_index(metric="dot", num_partitions=task["lists"], num_sub_vectors=vectors.dim // 4)
-
-
-def _open_lancedb(task: dict[str, Any], probes: int) -> Search:
-    import lancedb
-
-    table = lancedb.connect(str(Path(task["peers"]) / "lance")).open_table("vectors")
-
-    def search(query: Floats) -> npt.NDArray[np.int64]:
-        asked = table.search(query).distance_type("dot").nprobes(probes).refine_factor(RESCORE)
-        return np.asarray(asked.limit(NEIGHBOURS).select(["id"]).to_arrow()["id"], np.int64)
 
     return search

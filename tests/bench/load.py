@@ -1,4 +1,4 @@
-"""`load`: requests that arrive by themselves at a running server, by their rate, and clients that take turns."""
+"""`load`: requests that arrive by themselves at a running server, by their rate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,11 +25,11 @@ from making.random_gguf import made_model, words
 from naive.program import EDGE
 
 from bench.figures import Figure, higher, lower, tabulate
-from bench.options import Computing, File, Output, Rounds, Threads, WorkDir, benchmark, numbers, stated
+from bench.options import Computing, File, Output, Rounds, Threads, WorkDir, benchmark, stated
 from bench.process import processor, say
 from bench.serve import running
 from edge.config import parse_size
-from edge.errors import EdgeError, InputError
+from edge.errors import EdgeError
 
 KINDS = ("ask", "chat", "search", "rerank", "memory")
 """What a client may want: an answer from the collection; an answer of the language model to a prompt with the same
@@ -65,20 +65,6 @@ def drawn(
         (topic,) = source.choices(range(topics), popular.tolist())
         found.append(Arrival(at, kind, topic, len(found)))
         at += source.expovariate(rate)
-    return found
-
-
-def recorded(path: Path) -> list[Arrival]:
-    """The arrivals of a file with a JSON object in each line, as `--record` writes them."""
-    found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            one = Arrival(**json.loads(line))
-        except (TypeError, ValueError):
-            raise InputError(f"line {number} of {path} is no arrival") from None
-        if one.kind not in KINDS or not one.at >= 0:
-            raise InputError(f"line {number} of {path} is no arrival of {', '.join(KINDS)}")
-        found.append(one)
     return found
 
 
@@ -203,14 +189,6 @@ def opened(port: int, arrivals: Sequence[Arrival], world: World, length: int, ti
         return [future.result() for future in futures]
 
 
-def in_turn(
-    port: int, arrivals: Iterable[Arrival], world: World, length: int, clients: int, timeout: float
-) -> list[Sample]:
-    """Sends the requests by a number of clients, each of which waits for its answer before it sends the next."""
-    with ThreadPoolExecutor(clients) as pool:
-        return list(pool.map(lambda one: sent(port, one, world, length, None, timeout), arrivals))
-
-
 def summed(samples: Sequence[Sample], seconds: float, deadline: float) -> dict[str, float]:
     """The measures of a load that took so many seconds. A refused request has missed its deadline."""
     good = [sample for sample in samples if sample.first is not None]
@@ -298,12 +276,8 @@ def load(
     model: Annotated[File | None, "GGUF file of the language model."] = None,
     shape: Computing = None,
     rates: Annotated[str, "Arrivals a second, with commas between them."] = "",
-    clients: Annotated[Sequence[int] | None, numbers(), "Numbers of clients that take turns, instead of rates."] = None,
     seconds: Annotated[float, "Length of each open load."] = 60.0,
-    requests: Annotated[int, "Requests of each measurement with clients."] = 32,
     mix: Annotated[Any, _mix, f"Of {', '.join(KINDS)}."] = "ask=6,search=3,rerank=1",
-    arrivals: Annotated[File | None, "Replay this file."] = None,
-    record: Annotated[Path | None, click.Path(dir_okay=False, path_type=Path), "Write the drawn arrivals here."] = None,
     topics: int = 30,
     documents: Annotated[int, "Of each topic."] = 4,
     length: Annotated[int, "--words", "Of each document."] = 100,
@@ -333,7 +307,7 @@ def load(
     """Answer, search, rerank and remember under a load that does not wait for answers.
 
     Each measurement has a new server, which is warmed up by one request of each kind. Its memory is measured from
-    outside. With --clients each client waits for its answer before it sends its next request.
+    outside.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
     if model is None:
@@ -341,24 +315,14 @@ def load(
     if peers and set(mix) != {"chat"}:
         raise click.BadParameter("a peer gets chats only: --mix chat=1")
     world = World(topics, documents, length)
-    loads: dict[str, tuple[list[Arrival], int]] = {}
-    for count in clients or ():
-        drawing = drawn(1.0, 10.0 * requests, mix, topics, exponent)[:requests]
-        loads[f"{count} clients"] = drawing, count
     try:
         steps = [float(part) for part in rates.split(",") if part]
     except ValueError:
         raise click.BadParameter(f"rates are written 0.5,1,2 and not {rates!r}") from None
-    for rate in steps:
-        loads[f"{rate:g}{_A_SECOND}"] = drawn(rate, seconds, mix, topics, exponent), 0
-    if arrivals is not None:
-        loads[arrivals.stem] = recorded(arrivals), 0
-    loads = {name: drawing for name, drawing in loads.items() if drawing[0]}
+    loads = {f"{rate:g}{_A_SECOND}": drawn(rate, seconds, mix, topics, exponent) for rate in steps}
+    loads = {name: drawing for name, drawing in loads.items() if drawing}
     if not loads:
-        raise click.UsageError("--rates, --clients or --arrivals gives the load")
-    if record is not None:
-        first = next(iter(loads.values()))[0]
-        record.write_text("".join(json.dumps(asdict(one)) + "\n" for one in first), encoding="utf-8")
+        raise click.UsageError("--rates gives the load")
     collection = indexed(world, work_dir, embedder)
     commands = {
         name: [
@@ -371,7 +335,7 @@ def load(
     } | {name: shlex.split(command.replace("{model}", str(model))) for name, command in peers}  # fmt: skip
     found: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in commands}
     held = 0
-    for turn, (load_name, (drawing, count)), name in itertools.product(range(rounds), loads.items(), commands):
+    for turn, (load_name, drawing), name in itertools.product(range(rounds), loads.items(), commands):
         say(f"round {turn + 1} of {rounds}: {name}, {load_name}")
         with running(commands[name], name, path="/v1/models") as (port, watch):
             kinds = [kind for kind in KINDS if any(one.kind == kind for one in drawing)]
@@ -380,12 +344,7 @@ def load(
                 if warm.first is None:
                     raise EdgeError(f"{name} answered {kind} with {warm.status}")
             begin = time.perf_counter()
-            timeout = 600.0
-            samples = (
-                in_turn(port, drawing, world, answer, count, timeout)
-                if count
-                else opened(port, drawing, world, answer, timeout)
-            )
+            samples = opened(port, drawing, world, answer, 600.0)
             sums = summed(samples, time.perf_counter() - begin, deadline)
         say(f"{sums['within']:.0%} within the deadline, first text after {sums['first_p50']:.2f} s")
         for why, count in Counter(sample.why for sample in samples if sample.why).most_common():
@@ -395,7 +354,7 @@ def load(
     conditions = {
         "model": model.name, "mix": ",".join(f"{kind}={n}" for kind, n in mix.items()), "topics": topics,
         "documents": documents, "words": length, "exponent": exponent, "answer": answer, "deadline": deadline,
-        "limit": parse_size(memory), "threads": threads, "seconds": seconds, "requests": requests,
+        "limit": parse_size(memory), "threads": threads, "seconds": seconds,
         "processor": processor(),
     }  # fmt: skip
     output.put(

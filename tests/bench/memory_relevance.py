@@ -29,8 +29,7 @@ _USUAL = 0.1
 def memory_relevance(
     *,
     data: Annotated[
-        Folder | None,
-        "Conversations with questions in BEIR's layout (such as LoCoMo): evaluated, never fitted on.",
+        Folder | None, "Conversations with questions in BEIR's layout (such as LoCoMo): evaluated, never fitted on."
     ] = None,
     count: Annotated[int, "--questions", "Of the conversations."] = 60,
     memory: str = "700MB",

@@ -81,7 +81,6 @@ def pipelining(
             arms[arm] = measure(work, {**task, "interval": tokens, "name": arm, "arm": arm}, threads=1)["rows"][warmup:]
         for arm, report in arms.items():
             table[f"{_ARMS[arm]}, {tokens}"] = {"arm": arm, "interval": tokens, **_row(report, arms["waits"])}
-        table[f"{_ARMS['pipelined']}, {tokens}"]["modelled_s"] = _modelled(arms["waits"])
     conditions = {
         **made.conditions(), "list_memory": made.memory, "bandwidth": task["bandwidth"], "texts": texts,
         "probe_share": probe_share, **({"model": model.name} if model else {"decode": decode}),
@@ -115,24 +114,6 @@ def _row(report: Sequence[dict[str, Any]], fresh: Sequence[dict[str, Any]]) -> d
         "searches": len(searches),
         "kept": statistics.mean(pairs) if pairs else 0.0,
     }
-
-
-def _modelled(report: Sequence[dict[str, Any]]) -> float:
-    """The predicted duration of a text with each search one interval early, by the waiting arm's times."""
-    return statistics.mean(
-        modelled_seconds(row["written"], [search["seconds"] for search in row["searches"]], pipelined=True)
-        for row in report
-    )
-
-
-def modelled_seconds(generation: Sequence[float], retrieval: Sequence[float], *, pipelined: bool) -> float:
-    """Latency of a generation with retrievals, from the seconds of its intervals and of the retrieval for each but the
-    first. If `pipelined`, the longer of the two counts in each interval, except for the first retrieval, which overlaps
-    nothing."""
-    first, *rest = generation
-    pairs = list(zip(rest, retrieval, strict=True))
-    hidden = pairs[1:] if pipelined else []
-    return first + sum(map(sum, pairs[: len(pairs) - len(hidden)])) + sum(map(max, hidden))
 
 
 class Writer(Protocol):

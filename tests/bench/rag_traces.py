@@ -1,9 +1,8 @@
-"""Traces of the six pipelines for replay (TeleRAG, section 5.1): the texts that a language model writes in every step.
+"""Traces of the six pipelines for replay (TeleRAG, section 5.1): the texts that a language model would write in every
+step.
 
-Recorded traces were written by a language model over the questions of a judged set. They name the questions by their
-ids, so that a replay needs the set. Assembled traces need no model. Their texts are taken from judged sets, whose
-questions come with the paragraph and the string that answer them; there are several questions per paragraph and several
-paragraphs per article:
+They need no model. Their texts are taken from judged sets, whose questions come with the paragraph and the string that
+answer them; there are several questions per paragraph and several paragraphs per article:
 
 - passage (HyDE): the answering sentence, with the answer replaced by that of another question, and its neighbours.
 - sub-questions: three other questions about the same article.
@@ -22,30 +21,19 @@ import json
 import math
 import random
 import re
-import threading
-import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from making.random_gguf import made_model
 from making.recording import FORMAT, Speed
 from making.replay import ReplayGenerator
 
-from edge.budget import MemoryBudget
-from edge.errors import InputError
 from edge.models.training.corpora import Corpus
-from edge.runtimes.base import physical_cores
-from edge.runtimes.generation.gguf_file import GGUFFile
-from edge.runtimes.generation.llama_context import ContextShape, LlamaContext
-from edge.runtimes.generation.llama_model import LlamaModel, llama_library
 from edge.text.sentences import sentences
 
 PIPELINES = ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-rag")
-SHIPPED = Path(__file__).parent / "traces"
-"""The folder of the recorded traces that come with the program; its README describes them."""
 
 PASSAGES = 3
 ROUNDS = 3
@@ -122,23 +110,6 @@ def write_trace(path: Path, pipeline: str, chosen: Sequence[Case], *, prefill: f
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-def write_recorded(path: Path, recorded: Path, chosen: Sequence[Case]) -> None:
-    """Writes the part of a recorded trace that belongs to some questions, in their order."""
-    try:
-        header, *lines = recorded.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError(f"the trace {recorded} cannot be read: {error.strerror}") from error
-    answers: dict[str, list[str]] = defaultdict(list)
-    for line in lines:
-        answers[json.loads(line)["for"]].append(line)
-    if missing := [case.id for case in chosen if case.id not in answers]:
-        raise InputError(
-            f"{recorded} has no answers to {missing[0]!r}: ask fewer questions, or record it anew with --record"
-        )
-    written = [header, *(line for case in chosen for line in answers[case.id])]
-    path.write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
-
-
 def _hyde(case: Case) -> Iterator[dict[str, Any]]:
     wrong = case.sentence.replace(case.answer, case.wrong)
     yield _said(" ".join([wrong, *case.around[:2]]), passages=0)
@@ -199,57 +170,6 @@ def _said(text: str, *, passages: int = PASSAGES, doubt: str = "") -> dict[str, 
     return {"prompt_tokens": _INSTRUCTIONS + passages * _PASSAGE, "pieces": pieces}
 
 
-_CONTEXT, _BATCH = 4096, 512
-_FIRST = 300
-"""A token of every vocabulary. Which tokens are computed does not change the time."""
-
-_NO_PAUSE = Speed(float("inf"), float("inf"))
-
-
-def computing(shape: str | None, work_dir: Path) -> dict[str, Any]:
-    """The keys of a worker's task that let it compute with a random model of a shape in `SHAPES`; none without one."""
-    if shape is None:
-        return {}
-    return {"computes": str(made_model(work_dir, shape)), "model_threads": physical_cores()}
-
-
-def pace(shape: str | None, prefill: float, decode: float) -> dict[str, Any]:
-    """The conditions of a replay: its speeds, or the model that computes."""
-    if shape is None:
-        return {"prefill": prefill, "decode": decode, "pace": f"at {prefill:.0f} and {decode:.0f} tokens/s"}
-    return {"computes": shape, "pace": f"while llama.cpp computes each token with the random model {shape}"}
-
-
-def replayed(task: dict[str, Any], trace: str, budget: MemoryBudget) -> ReplayGenerator:
-    """The generator that replays a trace: it waits as long as the task's speeds say, or computes with its `computes`, a
-    GGUF file."""
-    if task.get("computes"):
-        return ComputedReplay(trace, task["computes"], budget, threads=task["model_threads"])
+def replayed(task: dict[str, Any], trace: str) -> ReplayGenerator:
+    """The generator that replays a trace, as fast as the task's speeds say."""
     return ReplayGenerator(trace, speed=Speed(task["prefill"] or math.inf, task["decode"] or math.inf))
-
-
-class ComputedReplay(ReplayGenerator):
-    """Gives recorded answers. A token comes when the model has computed it, and the first one when it has also read a
-    prompt of the recorded length."""
-
-    def __init__(self, path: str | Path, model: str | Path, budget: MemoryBudget, *, threads: int) -> None:
-        super().__init__(path, speed=_NO_PAUSE)
-        file = GGUFFile.open(model)
-        with budget.charge("language model"):
-            self._model = LlamaModel(llama_library(), file, load="read")
-            self._context = LlamaContext(self._model, ContextShape(_CONTEXT, _BATCH, "f16", threads))
-        weakref.finalize(self, _close, self._context, self._model)
-
-    def _next_token(self, prompt_tokens: int, cancel: threading.Event) -> bool:
-        if prompt_tokens:
-            self._context.truncate(0)
-            prompt = [_FIRST] * min(prompt_tokens, _CONTEXT // 2)
-            self._context.append(prompt, cancelled=cancel.is_set, logits=True)
-        if not cancel.is_set():
-            self._context.append([_FIRST], logits=True)
-        return cancel.is_set()
-
-
-def _close(context: LlamaContext, model: LlamaModel) -> None:
-    context.close()
-    model.close()

@@ -15,19 +15,7 @@ import numpy as np
 
 from bench import onnx_export
 from bench.figures import Figure, higher, lower, tabulate
-from bench.options import (
-    ARGUMENT,
-    Count,
-    File,
-    Folder,
-    Names,
-    Output,
-    Rounds,
-    Threads,
-    WorkDir,
-    benchmark,
-    stated,
-)
+from bench.options import ARGUMENT, Count, File, Folder, Names, Output, Rounds, Threads, WorkDir, benchmark, stated
 from bench.process import in_turn, measure, processor, say
 from edge.config import parse_size
 from edge.errors import InputError
@@ -80,8 +68,7 @@ def rerank_peers(
     *,
     pools: Annotated[tuple[File, ...], ARGUMENT],
     checkpoint: Annotated[
-        Folder,
-        "A cross-encoder in Hugging Face's format. It is packed, and exported to ONNX by torch.",
+        Folder, "A cross-encoder in Hugging Face's format. It is packed, and exported to ONNX by torch."
     ],
     queries: Annotated[Count, "Of each file, the first ones."] = 20,
     candidates: Annotated[int, click.IntRange(2), "First ones of a pool."] = 60,

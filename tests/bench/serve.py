@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shlex
 import socket
 import statistics
 import subprocess
@@ -25,8 +24,7 @@ from naive.program import EDGE
 
 from bench.figures import Figure, higher, lower, tabulate
 from bench.options import Names, Output, Precision, Rounds, Threads, WorkDir, benchmark, numbers, stated
-from bench.process import TreeWatch, drop_page_cache, in_turn, processor, say, timed
-from bench.rerank_gguf import RandomReranker
+from bench.process import TreeWatch, drop_page_cache, in_turn, processor, timed
 from bench.rerank_memory import made
 from bench.texts import documents
 from edge.config import parse_size
@@ -36,8 +34,8 @@ from edge.models.registry import DEFAULT_RERANKER, resolve
 from edge.models.tokenizer import PairTokenizer
 
 _QUERY = "how does a device answer a query within its memory budget"
-_SYSTEMS = ("shared", "alone", "infinity", "llama.cpp")
-_PEERS = ("infinity", "llama.cpp")
+_SYSTEMS = ("shared", "alone", "infinity")
+_PEERS = ("infinity",)
 _START_S = 180.0
 _FORGET_S = 0.05
 _ANSWER_S = 3600.0
@@ -66,9 +64,6 @@ def serve(
     peer_model: Annotated[
         Path | None, click.Path(exists=True, path_type=Path), "Checkpoint that the peer serves."
     ] = None,
-    peer_server: Annotated[
-        str, "llama.cpp's server, and options for it; it serves random weights of our model's shape in Q8_0."
-    ] = "llama-server",
     cold: Annotated[bool, "Forget the model's cached pages all the time, as where memory has no room."] = False,
     work_dir: WorkDir,
     output: Output,
@@ -80,15 +75,10 @@ def serve(
         model = str(made(shape, precision, work_dir))
     with resolve(model, kind="reranker") as packed:
         bodies = _bodies(packed, requests, candidates, tokens, top_k)
-        gguf = work_dir / f"{packed.name}-random.gguf"
-        if "llama.cpp" in systems and not gguf.exists():
-            say(f"making {gguf.name}")
-            os.replace(RandomReranker.of(packed).write(gguf.with_suffix(".part")), gguf)
     commands = {
         "shared": _edge(model, memory, threads, sharing=True),
         "alone": _edge(model, memory, threads, sharing=False),
         "infinity": _infinity(peer_python, peer_model),
-        "llama.cpp": _llama(peer_server, gguf, threads),
     }
 
     def run(name: str) -> dict[str, Any]:
@@ -148,15 +138,6 @@ def _infinity(python: str, model: Path | None) -> list[str]:
     return [
         python, "-c", start, "v2", "--model-id", str(model), "--device", "cpu", "--port", "{port}",
         "--no-bettertransformer", "--engine", "torch",
-    ]  # fmt: skip
-
-
-def _llama(server: str, model: Path, threads: int) -> list[str]:
-    """A batch holds several passages, and a request of one client does not wait for that of another."""
-    return [
-        *shlex.split(server), "--model", str(model), "--reranking", "--port", "{port}", "--threads", str(threads),
-        "--threads-batch", str(threads), "--ctx-size", "8192", "--batch-size", "2048", "--ubatch-size", "2048",
-        "--parallel", "16", "--no-webui",
     ]  # fmt: skip
 
 

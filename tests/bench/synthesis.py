@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from edge.devices.fpga.chip import Resources
+from edge.devices.fpga.shape import Resources
 from edge.devices.fpga.simulation import rtlil, yosys
 from edge.errors import CapabilityError
 

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from making.random_gguf import RandomModel
-from making.recording import Speed
-from making.replay import ReplayGenerator
 from naive.program import output_of
 
 from bench.assistant import _hideable, assistant
 from bench.pipelining import SleepingWriter, pipelining
-from bench.rag_traces import PIPELINES, SHIPPED, ComputedReplay, cases, write_recorded, write_trace
+from bench.rag_traces import PIPELINES, cases, write_trace
 from bench.run_record import RunRecord
-from edge.budget import MemoryBudget
-from edge.errors import InputError
 from edge.models.training.corpora import load
-from edge.runtimes.generation.base import Message, Sampling
 
 
 def test_what_can_be_hidden_is_what_fits_into_the_windows() -> None:
@@ -71,80 +63,6 @@ def test_all_pipelines_find_the_same_with_and_without_lookahead(replaying: list[
         assert sum(place["ahead"] for place in on_demand) == 0
     # Whether a pipeline goes on looking ahead depends on the times that its first questions took.
     assert any(row["coverage"] is not None for row in report["pipelines"]), "some pipeline looks ahead"
-
-
-def test_a_recorded_trace_is_cut_to_the_questions_asked(judged: Path, tmp_path: Path) -> None:
-    first, second, *_ = cases(load(judged))
-    header = {"format": "edge-replay/1", "name": "model"}
-    lines = [
-        header,
-        *(
-            {"for": case.id, "text": case.question, "letters": [], "prompt_tokens": 1}
-            for case in (first, second, first)
-        ),
-    ]
-    recorded, cut = tmp_path / "recorded.jsonl", tmp_path / "cut.jsonl"
-    recorded.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    write_recorded(cut, recorded, [second, first])
-    kept = [json.loads(line) for line in cut.read_text(encoding="utf-8").splitlines()]
-    assert kept[0] == header
-    assert [line["for"] for line in kept[1:]] == [second.id, first.id, first.id]
-    with pytest.raises(InputError, match="has no answers to"):
-        write_recorded(cut, recorded, cases(load(judged)))
-    with pytest.raises(InputError, match="cannot be read"):
-        write_recorded(cut, tmp_path / "none.jsonl", [first])
-
-
-@pytest.mark.parametrize("pipeline", PIPELINES)
-def test_the_shipped_traces_are_whole(pipeline: str) -> None:
-    """Every pipeline was recorded for the same 16 questions, in the same order, and can be replayed."""
-    path = SHIPPED / f"{pipeline}.jsonl"
-    asked = [json.loads(line)["for"] for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-    first = [json.loads(line)["for"] for line in (SHIPPED / "hyde.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
-    assert list(dict.fromkeys(asked)) == list(dict.fromkeys(first))
-    assert len(set(asked)) == 16
-    replay = ReplayGenerator(path, speed=Speed(1e12, 1e12))
-    for _ in asked:
-        pieces = list(replay.stream([Message("user", "?")], Sampling(max_tokens=1000)))
-        assert all(piece.logprob is not None for piece in pieces) or pipeline != "flare"
-
-
-def test_traces_of_ones_own_or_those_that_come_with_the_program(replaying: list[str], tmp_path: Path) -> None:
-    refused = CliRunner().invoke(assistant, [*replaying, "--recorded", "--traces", str(tmp_path)])
-    assert refused.exit_code == 2
-    assert "leave --traces out" in refused.output
-
-
-def test_a_model_computes_while_texts_are_replayed(judged: Path, replaying: list[str], tmp_path: Path) -> None:
-    """The same texts and results as with a generator that waits, and as many tokens are computed as were recorded."""
-    pytest.importorskip("llama_cpp")
-    options = [*SMALL, "--pipelines", "hyde,flare", "--compute", "tiny"]
-    report = json.loads(output_of(assistant, *replaying, *options))
-    assert "random model tiny" in report["conditions"]["pace"]
-    assert [row["identical"] for row in report["pipelines"]] == [True, True]
-    trace = tmp_path / "computed.jsonl"
-    write_trace(trace, "hyde", cases(load(judged))[:1], prefill=1, decode=1)
-    replay = ComputedReplay(trace, tmp_path / "bench" / "random-tiny.gguf", MemoryBudget(1 << 40, part=True), threads=1)
-    record = replay._turns[0]
-    pieces = list(replay.stream([Message("user", "?")], Sampling(max_tokens=1000)))
-    assert pieces == list(record.pieces)
-    assert replay._context.length == record.prompt_tokens + len(pieces)
-    cancel = threading.Event()
-    cancel.set()
-    assert list(replay.stream([Message("user", "?")], Sampling(max_tokens=1000), cancel=cancel)) == []
-
-
-def test_a_model_is_recorded_and_replayed(replaying: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("llama_cpp")
-    model = RandomModel(vocabulary=1000, context=2048, hidden=16, layers=1, heads=2, ffn=32).write(tmp_path / "t.gguf")
-    replaying = replaying[: replaying.index("--store")]  # two different commands
-    arguments = [*replaying, *SMALL, "--traces", str(tmp_path / "traces"), "--pipelines", "hyde,flare"]
-    done = output_of(assistant, *arguments, "--record", str(model))
-    assert sorted(path.name for path in (tmp_path / "traces").iterdir()) == ["flare.jsonl", "hyde.jsonl"]
-    for shown in (done, output_of(assistant, *arguments)):
-        assert [row["identical"] for row in json.loads(shown)["pipelines"]] == [True, True]
-    refused = CliRunner().invoke(assistant, [*replaying, *SMALL, "--record", str(model)])
-    assert refused.exit_code == 2
 
 
 def test_retrieval_is_hidden_behind_what_is_written(replaying: list[str], tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench import fpga
-from edge.devices.fpga import chip
-from edge.devices.fpga.chip import REPORTS, Resources, Synthesized
-from edge.devices.fpga.shape import Shape
+from edge.devices.fpga import shape as chip
+from edge.devices.fpga.shape import REPORTS, Resources, Shape, Synthesized
 from edge.devices.fpga.simulation import missing
 
 

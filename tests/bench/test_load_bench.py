@@ -11,13 +11,12 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 from naive.program import EDGE
 
 from bench.altered import alter
-from bench.load import Arrival, Sample, World, attained, drawn, in_turn, opened, program_of, recorded, summed
+from bench.load import Arrival, Sample, World, attained, drawn, opened, program_of, sent, summed
 from edge.errors import InputError
 
 WORLD = World(topics=3, each=2, length=5)
@@ -33,16 +32,6 @@ def test_arrivals_are_those_of_a_poisson_process() -> None:
     counts = [sum(one.topic == topic for one in found) / len(found) for topic in range(4)]
     assert counts == pytest.approx([share / (25 / 12) for share in (1, 1 / 2, 1 / 3, 1 / 4)], abs=0.03), "Zipf's law"
     assert found == drawn(20.0, 200.0, {"ask": 3, "search": 1}, topics=4, seed=1)
-
-
-def test_recorded_arrivals_are_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "arrivals.jsonl"
-    path.write_text('{"at": 0.5, "kind": "ask", "topic": 1, "number": 0}\n', encoding="utf-8")
-    assert recorded(path) == [Arrival(0.5, "ask", 1, 0)]
-    for line in ("{", '{"at": 1}', '{"at": 1, "kind": "dance", "topic": 1, "number": 0}', "3"):
-        path.write_text(line, encoding="utf-8")
-        with pytest.raises(InputError, match="line 1 of"):
-            recorded(path)
 
 
 class _Naive(BaseHTTPRequestHandler):
@@ -87,15 +76,9 @@ def test_an_open_load_does_not_wait_for_answers(port: int) -> None:
     assert all(0.05 <= (sample.first or 0) < sample.whole for sample in samples)
 
 
-def test_clients_take_turns(port: int) -> None:
-    began = time.perf_counter()
-    in_turn(port, [Arrival(0, "ask", 0, n) for n in range(4)], WORLD, 2, clients=2, timeout=10)
-    assert time.perf_counter() - began >= 2 * 0.15
-
-
 def test_refused_and_lost_requests_have_missed_their_deadline(port: int) -> None:
     kinds = ["search", "search", "rerank", "ask"]
-    samples = in_turn(port, [Arrival(0, kind, 0, n) for n, kind in enumerate(kinds)], WORLD, 2, 1, 10)
+    samples = [sent(port, Arrival(0, kind, 0, n), WORLD, 2, None, 10) for n, kind in enumerate(kinds)]
     sums = summed(samples, 2.0, deadline=5.0)
     assert [sample.status for sample in samples] == [200, 429, 0, 200]
     assert (sums["within"], sums["refused"], sums["lost"], sums["requests_per_s"]) == (0.5, 0.25, 0.25, 1.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import answers, gpu, index, memory, serve
+from bench import gpu, index, memory, serve
 from bench.figures import Figure
 
 
@@ -68,15 +68,6 @@ def test_a_server_with_its_rounds() -> None:
     assert found["", "shared, 4 clients", "requests"].rounds == (3.0, 4.0)
     assert found["", "infinity, 1 clients", "peak"].rounds == (6.0,)
     assert {figure.row for figure in found.values() if figure.peer} == {"infinity, 1 clients"}
-
-
-def test_answers_by_kind() -> None:
-    common = {"questions": 3.0, "answered": 0.5, "warned": 0.1, "seconds": 0.2}
-    right = {"shown": 0.4, "first": 0.6, "refused": 0.5, "line": 1.0, "words": 9.0}
-    found = named(answers.figures({"plain": common | right, "far": common}))
-    assert found["questions with an answer", "plain", "right shown"].better == "higher"
-    assert found["questions without an answer", "far", "answered"].better == "lower"
-    assert ("questions without an answer", "plain", "answered") not in found
 
 
 def test_a_gpu_beside_transformers() -> None:

@@ -1,39 +1,40 @@
-"""`traversal`: searches a graph on a throttled device, with several groups under way (Falcon)."""
+"""`traversal`: searches a graph of neighbours on a throttled device, with several groups of candidates under way
+(Falcon; Jiang's thesis, chapter 7).
+
+Best-first search evaluates one candidate after the other. Delayed synchronisation launches up to `groups` groups of up
+to `candidates` candidates, and processes only the results of the earliest group before it launches the next one.
+"""
 
 from __future__ import annotations
 
-import json
+import heapq
 import math
-import statistics
 import time
-from collections.abc import Iterator, Sequence
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from bench import index
 from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.graph import GraphIndex, hnsw_graph, open_graph, write_graph
-from bench.options import Folder, NewFolder, Otherwise, Output, benchmark, stated
+from bench.options import NewFolder, Otherwise, Output, benchmark, stated
 from bench.process import measure, processor, say
-from bench.rag_index import stored_sentences, stored_vectors
 from bench.vectors import NEIGHBOURS, VectorSet
 from bench.vectors import recall as recall_of
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.devices.limited import LimitedDevice
-from edge.errors import EdgeError, InputError
+from edge.errors import CapabilityError, EdgeError
+from edge.ivf.scan import exact_scores
+from edge.link import Lane, Ticket
 from edge.models.registry import models_dir
-from edge.models.training.corpora import load
-from edge.runtimes.embedder import Embedder
-from edge.trace import Trace
 
-_EMBEDDING_MEMORY = 4 << 30
-_LISTS_MEMORY = 4 << 30
 _PROCESS_MEMORY = 8 << 30
-
 _LONGEST = 1024
 """The longest queue of results that is tried to reach the recall."""
 
@@ -43,6 +44,8 @@ _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 _GROUPS, _CANDIDATES = range(1, 8), range(1, 5)
 """The sizes in the source's figure."""
 
+_QUEUE = 100
+"""Length of the queue while the graph is built (`efConstruction`)."""
 
 TRAVERSAL_HOPS: Sequence[Sequence[float]] = (
     (1.00, 1.08, 1.16, 1.24, 1.32, 1.40, 1.48), (1.07, 1.23, 1.39, 1.54, 1.70, 1.86, 2.01),
@@ -56,39 +59,127 @@ TRAVERSAL_RECALL: Sequence[Sequence[float]] = (
 )  # fmt: skip
 """Recall@10 in percent of the same searches, with a queue of 64 results over 10 million vectors."""
 
+Setting = tuple[int, int, int]
+"""Groups under way, candidates of a group, and the length of the queue of results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Vectors [n, dim], the neighbours of each [n, degree] (-1 behind the last one), and the vertex of entry."""
+
+    vectors: npt.NDArray[np.float32]
+    neighbours: npt.NDArray[np.int32]
+    entry: int
+
+    @property
+    def row_nbytes(self) -> int:
+        return 4 * (self.vectors.shape[1] + 1 + self.neighbours.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.vectors) * self.row_nbytes
+
+    def search(self, query: npt.NDArray[np.float32], setting: Setting, link: Lane) -> tuple[list[int], int, int]:
+        """The nearest vertices of a query [dim], the candidates whose neighbours were requested, and the rows requested
+        over the link (algorithm 2). One group of one candidate is best-first search.
+
+        The printed algorithm does not end if no candidate qualifies while groups may still be launched, and does not
+        shorten its results. Both faults are corrected here."""
+        groups, candidates, length = setting
+        seen = {self.entry}
+        waiting: list[tuple[float, int]] = []
+        results: list[tuple[float, int]] = []
+        flying: deque[tuple[Sequence[int], Ticket, npt.NDArray[np.float32]]] = deque()
+        hops = rows = 0
+
+        def launch(vertices: Sequence[int]) -> None:
+            nonlocal rows
+            rows += len(vertices)
+            buffer = np.empty((len(vertices), self.vectors.shape[1]), np.float32)
+            nbytes = len(vertices) * self.row_nbytes
+            flying.append((vertices, link.submit("rows", self._gather(vertices, buffer), nbytes, wake=False), buffer))
+
+        def take() -> None:
+            vertices, ticket, buffer = flying.popleft()
+            ticket.wait()
+            for distance, vertex in zip((-exact_scores(buffer, query)).tolist(), vertices, strict=True):
+                if len(results) == length:
+                    if (distance, vertex) >= results[-1]:
+                        continue
+                    results.pop()
+                insort(results, (distance, vertex))
+                heapq.heappush(waiting, (distance, vertex))
+
+        launch([self.entry])
+        take()
+        while True:
+            while len(flying) < groups:
+                group: list[int] = []
+                while waiting and len(group) < candidates and waiting[0] <= results[-1]:
+                    group.append(heapq.heappop(waiting)[1])
+                if not group:
+                    break
+                hops += len(group)
+                near = self.neighbours[group].ravel().tolist()
+                fresh = [vertex for vertex in dict.fromkeys(near) if vertex >= 0 and vertex not in seen]
+                seen.update(fresh)
+                launch(fresh)
+            if not flying:
+                return [vertex for _, vertex in results[:NEIGHBOURS]], hops, rows
+            take()
+
+    def _gather(self, vertices: Sequence[int], buffer: npt.NDArray[np.float32]) -> Callable[[], int]:
+        def gather() -> int:
+            self.vectors.take(vertices, axis=0, out=buffer, mode="clip")
+            return len(vertices) * self.row_nbytes
+
+        return gather
+
+
+def built(vectors: npt.NDArray[np.float32], degree: int) -> Graph:
+    """The base level of faiss's HNSW graph, by inner product. One thread builds it, so that it is always the same."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise CapabilityError("a graph is built by faiss: pip install faiss-cpu") from error
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        index = faiss.IndexHNSWFlat(vectors.shape[1], degree // 2, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = _QUEUE
+        index.add(vectors)
+    finally:
+        faiss.omp_set_num_threads(threads)
+    starts = faiss.vector_to_array(index.hnsw.offsets)[:-1].astype(np.int64)
+    numbers = faiss.vector_to_array(index.hnsw.neighbors)
+    return Graph(vectors, numbers[starts[:, None] + np.arange(degree)], int(index.hnsw.entry_point))
+
 
 @benchmark
 def traversal(
     *,
-    rows: Annotated[int, "Made-up vectors, if no data is given."] = 30_000,
-    folders: Annotated[
-        tuple[Folder, ...],
-        "--data",
-        "Judged set in BEIR layout: its sentences are the rows; questions are the first one's.",
-    ] = (),
+    rows: Annotated[int, "Made-up vectors."] = 30_000,
     queries: int = 60,
-    degree: Annotated[int, "Most neighbours of a vertex."] = 32,
+    degree: Annotated[int, "Most neighbours of a vertex; even."] = 32,
     length: Annotated[int, "Queue of results for hops and recall by group size."] = 64,
     recall: Annotated[float, "Recall@10 that all reach where times are compared."] = 0.99,
     latency: Annotated[float, "Seconds of a request to the device."] = 1e-4,
     bandwidth: Annotated[str, "Of the link to the device, a second."] = "1GB",
     depth: Annotated[int, "Requests to the device whose latencies overlap."] = 64,
     rounds: Annotated[int, "Each query's fastest round counts."] = 3,
-    lists: Annotated[bool, "Measure the index of lists and the graph on the host alone, too."] = False,
     work_dir: Annotated[
         NewFolder, "Where vectors and graph are made and kept.", Otherwise(lambda: models_dir() / "bench" / "traversal")
     ],
     output: Output,
 ) -> None:
     """Search a graph on a throttled device (`limited`) with several groups of candidates in flight (Falcon)."""
-    vectors = _vectors(work_dir, folders, rows, queries)
-    own = vectors.folder.parent
+    own = work_dir / f"made-{rows}-{queries}"
+    vectors = VectorSet.made(own / "vectors", rows=rows, queries=queries, base=None)
     task: dict[str, Any] = {
-        "name": "the graph", "set": str(vectors.folder), "graph": str(own / f"degree-{degree}.graph"),
-        "degree": degree, "length": length, "recall": recall, "latency": latency, "depth": depth, "rounds": rounds,
+        "name": "the graph", "set": str(vectors.folder), "graph": str(own / f"degree-{degree}.npz"), "degree": degree,
+        "length": length, "recall": recall, "latency": latency, "depth": depth, "rounds": rounds,
         "bandwidth": float(parse_size(bandwidth)),
     }  # fmt: skip
-    built = _built(task)
     grid = [(groups, candidates) for candidates in _CANDIDATES for groups in _GROUPS]
     say("hops and recall by group size")
     figure = _run(task, action="counted", settings=grid)["rows"]
@@ -103,33 +194,22 @@ def traversal(
     if not any(row["groups"] > 1 for row in reached) or (reached[0]["groups"], reached[0]["candidates"]) != (1, 1):
         raise EdgeError(f"this graph does not reach a recall of {recall}; ask for less, or for a higher --degree")
     say(f"times with a latency of {latency * 1e6:.0f} microseconds")
-    timed = _run(task, action="timed", watch=60, settings=[_setting(row) for row in reached])
+    timed = _run(task, action="timed", settings=[(row["groups"], row["candidates"], row["length"]) for row in reached])
     for row, seconds in zip(reached, timed["seconds"], strict=True):
         row["seconds"] = seconds
     chosen = best_of(reached)
-    for row in chosen.values():
-        alone = _run(task, action="timed", settings=[_setting(row)], rounds=1)
-        row["peak_resident"] = alone["peak_resident"]
     report: dict[str, Any] = {
         "conditions": {
             "device": "limited (throttled test device)", "vectors": vectors.kind, "rows": vectors.rows,
-            "dim": vectors.dim, "queries": len(vectors.queries), "degree": built["degree"],
-            "graph_bytes": built["nbytes"], "latency_s": latency, "bandwidth": task["bandwidth"],
-            "depth": depth,
-            "recall": recall, "rounds": rounds, "processor": processor(),
+            "dim": vectors.dim, "queries": len(vectors.queries), "degree": degree, "latency_s": latency,
+            "bandwidth": task["bandwidth"], "depth": depth, "recall": recall, "rounds": rounds,
+            "processor": processor(),
         },
-        "figure": {"length": length, "rows": figure},
-        "at_equal_recall": reached, "chosen": chosen,
+        "figure": {"length": length, "rows": figure}, "at_equal_recall": reached, "chosen": chosen,
         "speedup": {
             name: chosen[name]["seconds"] / chosen["delayed"]["seconds"] for name in ("best-first", "synchronous")
         },
     }  # fmt: skip
-    if lists:
-        report["lists"] = _lists(task, own, recall, queries)
-        here = _run(
-            task, action="timed", watch=60, latency=0.0, bandwidth=math.inf, settings=[_setting(row) for row in reached]
-        )
-        report["lists"]["graph_seconds"] = min(here["seconds"])
     gain = report["speedup"]
     shown = (
         f"THROTTLED TEST DEVICE (limited)\n{stated(report['conditions'])}\ndelayed synchronisation is "
@@ -159,149 +239,65 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
     columns = {
         "groups": neither("groups"), "candidates": neither("candidates"), "length": neither("queue"),
         "hops": neither("hops"), "visited": neither("rows"), "seconds": lower("time", "s"),
-        "peak_resident": lower("peak", "B"),
     }  # fmt: skip
     yield from tabulate(report["chosen"], columns, f"times at a recall of {report['conditions']['recall']}")
-    if "lists" in report:
-        timed = {
-            "seconds": lower("time", "s"), "graph_seconds": lower("the graph's fastest setting", "s"),
-            "recall": higher("recall@10", "%"), "peak_resident": lower("peak", "B"),
-        }  # fmt: skip
-        yield from tabulate({"lists": report["lists"]}, timed, "the index of lists, without a device")
-
-
-def _setting(row: dict[str, Any]) -> tuple[int, int, int]:
-    return row["groups"], row["candidates"], row["length"]
-
-
-def _vectors(place: Path, folders: Sequence[Path], rows: int, queries: int) -> VectorSet:
-    if not folders:
-        return VectorSet.made(place / f"made-{rows}-{queries}" / "vectors", rows=rows, queries=queries, base=None)
-    corpora = [load(folder) for folder in folders]
-    questions = list(corpora[0].queries.values())[:queries]
-    if len(questions) < queries:
-        raise InputError(f"{folders[0]} has {len(questions):,} questions, not {queries:,}")
-    names = "-".join(corpus.name for corpus in corpora)
-    own = place / names
-    own.mkdir(parents=True, exist_ok=True)
-    budget = MemoryBudget(_EMBEDDING_MEMORY)
-    held = stored_vectors(own / "vectors.npy", stored_sentences(own / "texts.jsonl", corpora), budget)
-    folder = own / f"questions-{queries}" / "vectors"
-    if (folder / "queries.npy").exists():
-        asked = np.asarray(np.load(folder / "queries.npy"), np.float32)
-    else:
-        with Embedder(budget=budget) as embedder:
-            asked = embedder.embed(questions, query=True)
-    return VectorSet.given(folder, held, asked, f"sentences of {names}, its questions as queries")
-
-
-def _built(task: dict[str, Any]) -> dict[str, Any]:
-    """Builds the graph unless it exists. Returns the measurements of its building."""
-    note = Path(task["graph"]).with_suffix(".json")
-    if not note.exists():
-        say("building the graph")
-        note.write_text(json.dumps(_run(task, action="build")), encoding="utf-8")
-    built: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
-    return built
 
 
 def _run(task: dict[str, Any], **more: Any) -> dict[str, Any]:
     return measure(work, task | more, threads=1)
 
 
-def _lists(task: dict[str, Any], own: Path, recall: float, queries: int) -> dict[str, Any]:
-    say("the index of lists")
-    lists = task | {
-        "name": "the index of lists", "index": str(own / "index"), "memory": _LISTS_MEMORY, "codec": "auto",
-        "nprobe": None, "cold": 0,
-    }  # fmt: skip
-    if not (own / "index" / "index.db").exists():
-        measure(index.work, lists | {"action": "build"}, threads=1)
-    found = measure(index.work, lists | {"action": "search"}, threads=1)
-    vectors = VectorSet.stored(Path(task["set"]))
-    half = queries // 2
-    return {
-        "seconds": statistics.median(found["warm"]), "recall": recall_of(found["ids"], vectors.truth),
-        "measured": queries - half,
-        "codec": found["codec"], "lists": found["lists"], "nprobe": found["nprobe"],
-        "peak_resident": found["peak_resident"],
-    }  # fmt: skip
-
-
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    return {"build": _build, "counted": _counted, "lengths": _lengths, "timed": _timed}[task["action"]](task)
+    return {"counted": _counted, "lengths": _lengths, "timed": _timed}[task["action"]](task)
 
 
 @contextmanager
-def opened(
-    task: dict[str, Any], *, bandwidth: float = math.inf, latency: float = 0.0, depth: int = 1
-) -> Iterator[tuple[GraphIndex, Trace]]:
-    """Opens the task's graph on a throttled device just large enough for it."""
-    budget, trace = MemoryBudget(_PROCESS_MEMORY), Trace()
-    facts, file = open_graph(Path(task["graph"]))
-    file.close()
-    device = LimitedDevice(budget, cap=facts.nbytes, bandwidth=bandwidth, latency=latency, depth=depth, trace=trace)
+def opened(task: dict[str, Any], **link: float) -> Iterator[tuple[VectorSet, Graph, Lane]]:
+    """The task's vectors, their graph, which is built unless it is stored, and the link of a throttled device."""
+    vectors, place = VectorSet.stored(Path(task["set"])), Path(task["graph"])
+    if place.exists():
+        stored = np.load(place)
+        graph = Graph(np.array(vectors.mapped()), stored["neighbours"], int(stored["entry"]))
+    else:
+        graph = built(np.array(vectors.mapped()), task["degree"])
+        np.savez(place, neighbours=graph.neighbours, entry=graph.entry)
+    device = LimitedDevice(MemoryBudget(_PROCESS_MEMORY), cap=graph.nbytes, **{"bandwidth": math.inf} | link)
     try:
-        with GraphIndex(Path(task["graph"]), device=device, budget=budget, trace=trace) as graph:
-            yield graph, trace
+        yield vectors, graph, device.link
     finally:
         device.close()
 
 
-def _build(task: dict[str, Any]) -> dict[str, Any]:
-    vectors = VectorSet.stored(Path(task["set"])).mapped()
-    budget = MemoryBudget(_PROCESS_MEMORY)
-    started = time.perf_counter()
-    neighbours, entry = hnsw_graph(vectors, task["degree"], budget=budget)
-    facts = write_graph(Path(task["graph"]), vectors, neighbours, entry, budget)
+def counted(graph: Graph, link: Lane, vectors: VectorSet, setting: Setting) -> dict[str, Any]:
+    """Hops of a query, rows requested for it, and recall@10 of one setting."""
+    found = [graph.search(query, setting, link) for query in vectors.queries]
+    count = len(found)
     return {
-        "seconds": time.perf_counter() - started, "nbytes": facts.nbytes,
-        "degree": float((neighbours >= 0).sum() / len(neighbours)),
+        **dict(zip(("groups", "candidates", "length"), setting, strict=True)),
+        "recall": recall_of([labels for labels, _, _ in found], vectors.truth),
+        "hops": sum(hops for _, hops, _ in found) / count, "visited": sum(rows for _, _, rows in found) / count,
     }  # fmt: skip
 
 
 def _counted(task: dict[str, Any]) -> dict[str, Any]:
-    """Hops and recall of each setting with a queue of the task's length."""
-    vectors = VectorSet.stored(Path(task["set"]))
-    with opened(task) as (graph, trace):
-        return {
-            "rows": [
-                counted(graph, trace, vectors, groups, candidates, task["length"])
-                for groups, candidates in task["settings"]
-            ]
-        }
-
-
-def counted(
-    graph: GraphIndex, trace: Trace, vectors: VectorSet, groups: int, candidates: int, length: int
-) -> dict[str, Any]:
-    """Hops of a query, rows requested for it, and recall@10 of one setting."""
-    queries = vectors.queries
-    before = trace.snapshot()
-    found = graph.search(queries, NEIGHBOURS, length=length, groups=groups, candidates=candidates)
-    grown = trace.since(before)
-    return {
-        "groups": groups, "candidates": candidates, "length": length,
-        "recall": recall_of(found.ids.tolist(), vectors.truth),
-        "hops": grown["graph.hops"] / len(queries), "visited": grown["graph.rows"] / len(queries),
-    }  # fmt: skip
+    with opened(task) as (vectors, graph, link):
+        return {"rows": [counted(graph, link, vectors, (*size, task["length"])) for size in task["settings"]]}
 
 
 def _lengths(task: dict[str, Any]) -> dict[str, Any]:
     """For each setting, the figures with the shortest queue that reaches the task's recall; None if none does."""
-    vectors = VectorSet.stored(Path(task["set"]))
-    with opened(task) as (graph, trace):
+    with opened(task) as (vectors, graph, link):
         found = []
-        for groups, candidates in task["settings"]:
+        for size in task["settings"]:
             reached, low, high = None, NEIGHBOURS, NEIGHBOURS
             while reached is None and high <= _LONGEST:
-                row = counted(graph, trace, vectors, groups, candidates, high)
+                row = counted(graph, link, vectors, (*size, high))
                 if row["recall"] >= task["recall"]:
                     reached = row
                 else:
                     low, high = high + 1, 2 * high
             while reached is not None and low < reached["length"]:
-                row = counted(graph, trace, vectors, groups, candidates, (low + reached["length"]) // 2)
+                row = counted(graph, link, vectors, (*size, (low + reached["length"]) // 2))
                 if row["recall"] >= task["recall"]:
                     reached = row
                 else:
@@ -311,22 +307,13 @@ def _lengths(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _timed(task: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of a query with each setting on the throttled device: the mean over the queries.
-
-    The settings take turns, query by query. Of each query the fastest of the rounds counts, because other programs
-    slow down some of them.
-    """
-    queries = VectorSet.stored(Path(task["set"])).queries
-    link = {name: task[name] for name in ("bandwidth", "latency", "depth")}
-    with opened(task, **link) as (graph, _):
-        best = np.full((len(task["settings"]), len(queries)), np.inf)
+    """Seconds of a query with each setting: the mean over the queries, which take turns, of each one's fastest."""
+    with opened(task, **{name: task[name] for name in ("bandwidth", "latency", "depth")}) as (vectors, graph, link):
+        best = np.full((len(task["settings"]), len(vectors.queries)), np.inf)
         for _ in range(task["rounds"]):
-            for number in range(len(queries)):
+            for number, query in enumerate(vectors.queries):
                 for place, setting in enumerate(task["settings"]):
-                    groups, candidates, length = setting
                     started = time.perf_counter()
-                    graph.search(
-                        queries[number : number + 1], NEIGHBOURS, length=length, groups=groups, candidates=candidates
-                    )
+                    graph.search(query, tuple(setting), link)
                     best[place, number] = min(best[place, number], time.perf_counter() - started)
         return {"seconds": best.mean(axis=1).tolist()}

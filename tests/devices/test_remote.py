@@ -29,7 +29,7 @@ def test_results_equal_those_of_the_host(tmp_path: Path, codec: str, kind: Calla
     both = Both(tmp_path, codec, kind)
     for _ in range(2):  # sent, and then held there
         both.check()
-    held = len(both.searcher.places[0].residency)
+    held = len(both.searcher.place.residency)
     assert held > 0
     both.check(nprobe=2, allowed=np.sort(both.lists.ids[::7]))
     found = both.check()
@@ -67,7 +67,7 @@ def test_the_host_takes_over_when_the_process_dies(tmp_path: Path, when: str) ->
     both.device._process.wait()
     for _ in range(2):
         both.check()
-    assert both.searcher.places[0].lost
+    assert both.searcher.place.lost
     with pytest.raises(DeviceLost, match="ended with code"):
         both.device.allocate(100)
     both.close()

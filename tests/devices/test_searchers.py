@@ -91,7 +91,7 @@ def test_searchers_of_every_kind_find_what_the_host_finds(
     for nprobe in (5, 5, 16):
         both.check(nprobe=nprobe)
     both.check(nprobe=2, allowed=np.sort(both.lists.ids[::7]))
-    place = both.searcher.places[0]
+    place = both.searcher.place
     assert len(place.residency) > 0
     used = [searcher.device.memory.used for searcher in both.device._searchers]
     assert min(used) > 0, "every searcher holds some rows"
@@ -240,7 +240,7 @@ def test_a_searcher_that_dies_is_taken_out_and_changes_nothing_that_was_found() 
 @pytest.mark.parametrize("when", ["before", "between"])
 def test_others_take_over_when_a_process_dies(tmp_path: Path, when: str) -> None:
     both = Both(tmp_path, "sq8", several(3, "remote"), cap=1 << 20)
-    place = both.searcher.places[0]
+    place = both.searcher.place
     if when == "between":
         both.check()
         assert len(place.residency) > 0

@@ -15,11 +15,7 @@ MB = 1 << 20
 
 
 def test_stages_leave_what_they_keep_and_give_back_what_is_theirs() -> None:
-    stages = [
-        Stage("open", kept=2 * MB),
-        Stage("embed", own=30 * MB),
-        Stage("judge", own=20 * MB, kept=5 * MB),
-    ]
+    stages = [Stage("open", kept=2 * MB), Stage("embed", own=30 * MB), Stage("judge", own=20 * MB, kept=5 * MB)]
     assert Plan("searching", stages).nbytes == 32 * MB
     assert Plan("searching", stages[::-1]).nbytes == 35 * MB, "what is kept is there in every later stage"
     assert Plan("nothing", []).nbytes == 0
@@ -27,10 +23,7 @@ def test_stages_leave_what_they_keep_and_give_back_what_is_theirs() -> None:
 
 def test_libraries_stay_once_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "import_nbytes", lambda names: 10 * MB * len(set(names)))
-    stages = [
-        Stage("a", own=50 * MB, libraries=("x",)),
-        Stage("b", own=45 * MB, libraries=("x", "y")),
-    ]
+    stages = [Stage("a", own=50 * MB, libraries=("x",)), Stage("b", own=45 * MB, libraries=("x", "y"))]
     assert Plan("both", stages).nbytes == 65 * MB
 
 

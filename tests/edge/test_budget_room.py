@@ -95,9 +95,7 @@ def test_one_thread_loads_at_a_time_and_what_another_takes_is_not_charged_to_it(
     assert lease.nbytes == 50_000_000, "who else has grown meanwhile nobody knows"
 
 
-def test_what_nobody_leased_is_held_while_it_is_there_and_given_up_when_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_nobody_leased_is_held_while_it_is_there_and_given_up_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     resident = 0
     monkeypatch.setattr("edge.budget.anonymous_resident", lambda: resident)
     budget = MemoryBudget(100 << 20, baseline=10 << 20)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import InputError, ModelError, StorageError
-from edge.models import qwen3
+from edge.models import rotary
 from edge.models.architectures import family_of
 from edge.models.family import Family, part_rows
 from edge.models.manifest import DATA, TOKENIZER, Staging
@@ -114,8 +114,8 @@ SHAPES: dict[str, Shape] = {
     "bge-reranker-base": Shape(_encoder("xlm-roberta", 12, 768, 12, 250002, 514, 1), _CLASSIFIER),
     "ms-marco-minilm-l6": Shape(_encoder("bert", 6, 384, 12, 30522, 512, 1), _CLASSIFIER),
     "bge-small-en-v1.5": Shape(_encoder("bert", 12, 384, 12, 30522, 512, 0), HeadSpec("first-token", normalize=True)),
-    "qwen3-reranker-0.6b": Shape(_decoder(28, 1024, 16, 8, 128, 3072, 151669), qwen3.reranker_head()),
-    "qwen3-embedding-0.6b": Shape(_decoder(28, 1024, 16, 8, 128, 3072, 151669), qwen3.embedder_head()),
+    "qwen3-reranker-0.6b": Shape(_decoder(28, 1024, 16, 8, 128, 3072, 151669), rotary.reranker_head()),
+    "qwen3-embedding-0.6b": Shape(_decoder(28, 1024, 16, 8, 128, 3072, 151669), rotary.embedder_head()),
     "modernbert-base-reranker": Shape(_modern(22, 768, 12, 1152, 50368, 1), _MODERN_CLASSIFIER),
     "tiny-modernbert": Shape(_modern(4, 64, 4, 96, 4000, 1), _MODERN_CLASSIFIER),
     "tiny-mpnet": Shape(_encoder("mpnet", 3, 64, 4, 1500, 130, 1), _CLASSIFIER),
@@ -126,8 +126,8 @@ SHAPES: dict[str, Shape] = {
     "tiny-bert": Shape(_encoder("bert", 3, 64, 4, 1500, 128, 1), _CLASSIFIER),
     "tiny-bert-embedder": Shape(_encoder("bert", 3, 64, 4, 1500, 128, 0), HeadSpec("mean", normalize=True)),
     "tiny-xlm-roberta": Shape(_encoder("xlm-roberta", 3, 64, 4, 3000, 130, 1), _CLASSIFIER),
-    "tiny-qwen3": Shape(_decoder(3, 64, 4, 2, 32, 96, 4000), qwen3.reranker_head()),
-    "tiny-qwen3-embedder": Shape(_decoder(3, 64, 4, 2, 32, 96, 4000), qwen3.embedder_head()),
+    "tiny-qwen3": Shape(_decoder(3, 64, 4, 2, 32, 96, 4000), rotary.reranker_head()),
+    "tiny-qwen3-embedder": Shape(_decoder(3, 64, 4, 2, 32, 96, 4000), rotary.embedder_head()),
 }
 """The shapes by name; the `tiny` ones are for tests."""
 

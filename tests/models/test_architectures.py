@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edge.errors import ModelError
-from edge.models import qwen3
+from edge.models import rotary
 from edge.models.pack import pack
 from edge.models.spec import HeadSpec
 
@@ -34,8 +34,8 @@ def test_heads_of_the_golden_models(golden: Path, tmp_path: Path) -> None:
     assert head_of(golden / "bert-reranker", tmp_path) == HeadSpec("classifier")
     assert head_of(golden / "xlm-roberta-reranker", tmp_path) == HeadSpec("classifier")
     assert head_of(golden / "bert-embedder", tmp_path) == HeadSpec("mean", normalize=True)
-    assert head_of(golden / "qwen3-reranker", tmp_path) == qwen3.reranker_head()
-    assert head_of(golden / "qwen3-embedder", tmp_path) == qwen3.embedder_head()
+    assert head_of(golden / "qwen3-reranker", tmp_path) == rotary.reranker_head()
+    assert head_of(golden / "qwen3-embedder", tmp_path) == rotary.embedder_head()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_prompts(variant: Variant, tmp_path: Path) -> None:
         ({"query": "Find: ", "search": "S: "}, "search", ("Find: ", "S: ")),
         ({"search": "S: "}, "search", ("S: ", "S: ")),
         ({"query": "Q: ", "document": ""}, "query", ("Q: ", "")),
-        ({"document": "", "passage": "P: "}, None, (qwen3.embedder_head().query_prefix, "P: ")),
+        ({"document": "", "passage": "P: "}, None, (rotary.embedder_head().query_prefix, "P: ")),
     ):
         write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": default})
         head = head_of(folder, tmp_path)
@@ -130,7 +130,7 @@ def test_prompts(variant: Variant, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="default_prompt_name = 'search'"):
         head_of(folder, tmp_path)
     write(folder / "config_sentence_transformers.json", {"prompts": {}})
-    assert head_of(folder, tmp_path) == qwen3.embedder_head()
+    assert head_of(folder, tmp_path) == rotary.embedder_head()
 
 
 @pytest.mark.parametrize("name", ["bert-reranker", "qwen3-reranker"])

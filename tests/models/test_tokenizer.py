@@ -25,7 +25,7 @@ from edge.models import clipping
 from edge.models.architectures import detect_head, family_of
 from edge.models.checkpoint import Checkpoint, read_json
 from edge.models.clipping import Clip
-from edge.models.qwen3 import reranker_head
+from edge.models.rotary import reranker_head
 from edge.models.spec import HeadSpec, ModelSpec
 from edge.models.tokenizer import PairTokenizer, TokenBatch
 

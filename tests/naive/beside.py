@@ -39,7 +39,7 @@ class Both:
         self.host = CpuDevice(self.budget, link=self.lane)
         self.device: SearchPlace = kind(self.budget, cap=cap, trace=self.trace)
         self.alone = IndexSearcher(self.host)
-        self.searcher = IndexSearcher(self.host, places=[self.device], trace=self.trace)
+        self.searcher = IndexSearcher(self.host, place=self.device, trace=self.trace)
 
     def check(self, *, nprobe: int = 5, allowed: np.ndarray | None = None) -> Found:
         queries = clustered(9, DIM, seed=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -206,8 +206,3 @@ def gridded(count: int, dim: int, seed: int = 0, *, distinct: int | None = None)
     random = np.random.default_rng(seed)
     rows = random.integers(-16, 17, (distinct or count, dim))
     return (rows[random.integers(0, len(rows), count)] / 16).astype(np.float32)
-
-
-def with_deleted(part: ListPart, deleted: Sequence[int]) -> ListPart:
-    """The part with other rows that do not count."""
-    return replace(part, deleted=np.array(deleted, np.int32))

@@ -204,9 +204,4 @@ def relu(x: Array) -> Array:
     return np.maximum(x, 0)
 
 
-ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "relu": relu,
-    "silu": silu,
-}
+ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu, "silu": silu}

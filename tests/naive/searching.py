@@ -40,9 +40,7 @@ class Rig:
         self.lane = Lane()  # one of its own: it learns from this rig alone
         self.device = CpuDevice(self.budget, link=self.lane)
         self.fast = LimitedDevice(self.budget, cap=fast, bandwidth=bandwidth, inner=self.device) if fast else None
-        self.searcher = IndexSearcher(
-            self.device, places=[self.fast] if self.fast else [], policy=policy, capacity=capacity
-        )
+        self.searcher = IndexSearcher(self.device, place=self.fast, policy=policy, capacity=capacity)
 
     def search(self, queries: Vectors, k: int = 5, nprobe: int = 3, **options: object) -> Found:
         found = self.searcher.search(self.lists.snapshot, queries, k, nprobe=nprobe, **options)

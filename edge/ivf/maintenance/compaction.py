@@ -1,10 +1,8 @@
-"""Compaction and splitting: pending rows become segments, small segments are merged, large lists are split by 2-means
-over their own vectors, and files that no committed state names are removed.
+"""Compaction and splitting: pending rows become segments, small segments are merged, large lists are split by 2-means,
+and files that no committed state names are removed.
 
-A segment is rewritten, together with all smaller ones, once its deleted rows and the rows of the smaller ones make up a
-tenth of it. An index that grows to a million rows by flushes of 2,048 rows then has three segments at most and has
-copied a row 16 times on average (simulated). Merging at a half would copy a row eight times and leave five segments.
-"""
+A segment is rewritten with all smaller ones once its deleted rows and theirs make up a tenth of it: at a million rows,
+flushed by 2,048, three segments at most, and 16 copies of a row on average (simulated)."""
 
 from __future__ import annotations
 
@@ -26,7 +24,6 @@ from edge.ivf.storage.segments import RowBlock
 
 
 def flush(work: Work, least: int = 1) -> None:
-    """Moves all pending rows to a new segment, if there are at least `least`."""
     with ExitStack() as stack:
         with work.write() as db:
             manifest = IndexManifest(db)
@@ -77,10 +74,7 @@ def merge(work: Work) -> None:
         return
     total = live_rows(chosen)
     spec = training.codec.spec
-    with (
-        work.budget.reserve("index merge", _SLICE_NBYTES),
-        SegmentWriter(work.folder, spec, work.budget) as writer,
-    ):
+    with work.budget.reserve("index merge", _SLICE_NBYTES), SegmentWriter(work.folder, spec, work.budget) as writer:
         done = 0
         numbers = [source.segment.parts["list"] for source in chosen]
         for number in np.unique(np.concatenate(numbers)).tolist():
@@ -127,12 +121,8 @@ _OURS = re.compile(r"[0-9a-f]{8,}(?:\.blk|\.blk\.tmp|\.tmp|-[0-9]+\.run\.tmp)")
 
 
 def clean(work: Work, *, at_once: bool = False) -> None:
-    """Removes retired segments, and files that were never named.
-
-    A segment is removed if this process does not have it open and it was retired at least `IndexOptions.grace_seconds`
-    ago, or `at_once`: until then a reader whose transaction began earlier may still open it. Files that no state ever
-    named are removed in a write transaction, so that no writer can be making one.
-    """
+    """Removes segments that were retired `IndexOptions.grace_seconds` ago, or `at_once`, and are not open here; and
+    files that no state ever named, in a write transaction, so that no writer can be making one."""
     with work.write() as db:
         manifest = IndexManifest(db)
         work.snapshots.current(db)  # releases segments that only an older state needed

@@ -1,8 +1,5 @@
-"""Maintenance: keeps an index in order, step by step, beside readers and writers.
-
-Each step reads its input in one short transaction, writes files outside any transaction, and names the files in
-another. A kill in between leaves files that nothing names, and the next maintenance removes them.
-"""
+"""Maintenance: keeps an index in order, step by step, beside readers and writers. Each step reads in one short
+transaction, writes files outside any, and names them in another."""
 
 from __future__ import annotations
 
@@ -24,9 +21,8 @@ _LOCK = "maintenance.lock"
 
 
 def maintain(work: Work, tune: Callable[[Work], Tuned] | None = None) -> MaintenanceReport:
-    """Runs the steps that are due, or all of them, down to one segment without deleted rows, if `work.full`. Returns at
-    once, with `busy`, while another thread or process does. `tune` chooses parameters when all rows are in segments;
-    the index is then trained with them."""
+    """Runs the steps that are due, or all of them if `work.full`. Returns at once, with `busy`, while another one does.
+    `tune` chooses parameters, with which the index is then trained."""
     started = time.perf_counter()
     with Guard(work.folder / _LOCK) as guard:
         work.report.busy = not guard.held
@@ -51,8 +47,7 @@ def installed(work: Work, quantizer: Quantizer) -> Curve:
 
 
 def discard(work: Work) -> bool:
-    """Removes the files that are out of use without waiting for readers in other processes; returns whether all are
-    gone. The caller must know that no transaction of another process began before the files were retired."""
+    """Removes unused files; returns whether all are gone. No transaction may have begun before."""
     with Guard(work.folder / _LOCK) as guard:
         if guard.held:
             clean(work, at_once=True)
@@ -89,8 +84,7 @@ def _steps(work: Work, tune: Callable[[Work], Tuned] | None) -> None:
 
 
 class Guard:
-    """A lock file that one process at a time can hold, and that the system unlocks when that process dies. A context
-    manager that never waits; `held` says whether the lock was free."""
+    """A lock file that one process at a time can hold. Never waits; `held`: the lock was free."""
 
     def __init__(self, path: Path) -> None:
         self.held = False

@@ -1,8 +1,5 @@
-"""Retraining: all vectors are sorted into new lists beside the old ones, and one transaction swaps the lists.
-
-The vectors come from the segments that exist at the start. Rows that are flushed meanwhile lie in segments with the old
-lists. They are sorted into the new lists afterwards, the last of them inside the transaction.
-"""
+"""Retraining: all vectors are sorted into new lists beside the old ones, and one transaction swaps the lists. Rows
+flushed meanwhile are sorted afterwards, the last of them inside the transaction."""
 
 from __future__ import annotations
 
@@ -46,8 +43,7 @@ class Runs(Closing):
     """Scratch files, one for each range of lists. A context manager that removes them on exit."""
 
     def __init__(self, folder: Path, dim: int, sizes: npt.NDArray[np.int64], room: int) -> None:
-        """Makes empty runs for so many rows in each list [nlist]; `room` are bytes of rows in memory while lists are
-        written."""
+        """Empty runs for so many rows in each list [nlist]; `room` are bytes of rows in memory."""
         self._record = np.dtype([("list", "<i4"), ("id", "<i8"), ("vector", "<f4", (dim,))])
         self._room = max(1, room // self._record.itemsize)
         # A file fills half the memory on average, since the sizes are estimates.
@@ -75,8 +71,7 @@ class Runs(Closing):
             self._write(int(groups[low]), records[low:high])
 
     def drain(self, writer: SegmentWriter, codec: Codec) -> Iterator[int]:
-        """Writes all rows in the order of their lists, and removes each file when it is done. Yields the number of rows
-        written so far, so that the caller can stop in between."""
+        """Writes all rows in the order of their lists, and yields the number written so far."""
         done = 0
         for number, file in enumerate(self._files):
             keys = np.concatenate([np.empty(0, np.int32), *(block["list"].copy() for block in self._blocks(file))])
@@ -178,9 +173,8 @@ def retrain(work: Work, chosen: Tuned | None = None) -> None:
 
 
 def install(work: Work, quantizer: Quantizer) -> Curve:
-    """Sorts the index into the lists of a quantizer that other indexes have, too, and returns its recall curve; if it
-    has none, that of this index alone. The index then trains no more, splits no list, and forgets its tuning. A version
-    that it has already only gets its recall curve replaced."""
+    """Sorts the index into the lists of a shared quantizer, and returns its recall curve. The index then trains no
+    more, splits no list, and forgets its tuning. A version that it has already only gets its curve replaced."""
     with work.write() as db:
         manifest = IndexManifest(db)
         state = manifest.state()
@@ -205,13 +199,8 @@ def _sort_into(
 ) -> Curve:  # fmt: skip
     """Sorts all rows into new lists, puts these in place of the old ones, and returns the recall curve.
 
-    Args:
-        state: the state when the `sources` were read.
-        seen: ids the training has seen, ascending.
-        tuned: the parameters of the new lists, and `chosen` the same if they are to be recorded.
-        version: of the quantizer, if other indexes share it.
-        recall: its curve; measured here if empty.
-    """
+    `state` was read with the `sources`; `seen` are the ids of the training, ascending; `chosen` is `tuned` if it is to
+    be recorded. `recall` is measured here if empty."""
     total = live_rows(sources)
     codec = work.codecs.open(spec)
     copies: list[Copy] = []
@@ -273,7 +262,7 @@ def _sorting_fixed(nlist: int) -> int:
 
 def _sorted(work: Work, sources: list[VectorSource], codec: Codec, centroids: Vectors, seen: Ids) -> tuple[Copy, float]:
     """Writes all rows of `sources` into one new segment, sorted by list. Returns it with the mean misfit of the rows
-    that are not in `seen` (ids, ascending): later rows will have about this misfit."""
+    that are not in `seen` (ids, ascending)."""
     total = live_rows(sources)
     nlist = len(centroids)
     fixed = _sorting_fixed(nlist)

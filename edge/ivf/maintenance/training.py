@@ -1,5 +1,4 @@
-"""Training of an index, and its recall: when training is due, the number of lists, the codec, k-means on a sample, and
-recall@10 as a function of nprobe on the collection's own vectors."""
+"""Training of an index, and its recall: when it is due, lists, codec, k-means, and recall@10 by nprobe."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ _OUTGROWN = 4
 
 _DRIFT = 1.15
 _DRIFT_SHARE = 0.1
-"""The index is also trained again when the newer vectors are at least this share of all, and their mean misfit is
-`_DRIFT` times that of the older ones."""
+"""The index is also trained again when the newer vectors are this share of all, and their mean misfit `_DRIFT` times
+that of the older ones."""
 
 _LISTS_PER_ROOT = 4
 """There are at most this many times sqrt(vectors) lists, because routing should not cost more than scanning."""
@@ -42,7 +41,6 @@ def due(state: State, options: IndexOptions, tuned: Tuned | None = None) -> bool
 
 
 def outgrown(state: State, options: IndexOptions, tuned: Tuned | None = None) -> bool:
-    """The same, whoever trains the index."""
     if state.training == 0:
         return choose_nlist(state.rows, options, tuned) > 1
     if state.rows >= _OUTGROWN * state.trained_rows or state.rows * _OUTGROWN <= state.trained_rows:
@@ -55,9 +53,7 @@ def outgrown(state: State, options: IndexOptions, tuned: Tuned | None = None) ->
 
 
 def choose_nlist(rows: int, options: IndexOptions, tuned: Tuned | None = None) -> int:
-    """Number of lists for `rows` vectors; one, scanned exactly, for a small collection. An index that was tuned keeps
-    its number of lists while it has about as many vectors as then. The number grows with the square root of the
-    vectors, because the best number does."""
+    """Number of lists for `rows` vectors; one for a small collection. It grows with the square root of the vectors."""
     if tuned is not None and rows < _OUTGROWN * tuned.rows:
         lists = tuned.parameters.lists
         return 1 if lists == 1 or rows < 4 else min(rows // 2, max(2, round(lists * (rows / tuned.rows) ** 0.5)))
@@ -67,12 +63,8 @@ def choose_nlist(rows: int, options: IndexOptions, tuned: Tuned | None = None) -
 
 
 def choose_codec(options: IndexOptions, rows: int, dim: int, limit: int) -> str:
-    """The codec for `rows` vectors under a memory limit of `limit` bytes, if the index was not tuned.
-
-    `auto` takes sq8 as long as a quarter of the codes fits half of the limit, so that the lists in use stay resident:
-    re-scored results are almost always those of float32. For larger collections `auto` takes pq, which uses a byte for
-    four components and loses more candidates.
-    """
+    """The codec for `rows` vectors under a limit of `limit` bytes. `auto` takes sq8 while a quarter of the codes fits
+    half of the limit, so that the lists in use stay resident; else pq."""
     if rows <= options.flat_limit:
         return "flat"
     if options.codec != "auto":
@@ -91,15 +83,8 @@ def train(
     budget: MemoryBudget,
     check: Callable[[int], None],
 ) -> tuple[CodecSpec, Vectors, Ids]:
-    """Fits codec and centroids on a random sample of `rows` vectors.
-
-    Args:
-        drawn: gives at most a number of random rows, block by block: ids [n] and vectors [n, dim].
-        tuned: the parameters that the index was tuned to, if it was.
-
-    Returns:
-        The codec, the centroids [nlist, dim], and the ids [n] of the sample, ascending.
-    """
+    """Fits codec and centroids on a random sample of `rows` vectors, which `drawn` gives block by block: ids [n],
+    vectors [n, dim]. Returns the codec, the centroids [nlist, dim], and the ids [n] of the sample, ascending."""
     nlist = choose_nlist(rows, options, tuned)
     if nlist == 1:
         spec = codecs.train("flat", np.empty((0, dim), np.float32), seed=options.seed)
@@ -167,13 +152,11 @@ def sample(sources: Sequence[VectorSource], count: int, seed: int) -> Iterator[t
 Curve = tuple[tuple[int, float], ...]
 
 QUERIES = 512
-"""Number of queries. With it, three indexes of a million similar rows chose 33 to 54 lists for a recall of 0.95, since
-the curve is flat there."""
+"""Number of queries. With it, three indexes of a million rows chose 33 to 54 lists for a recall of 0.95."""
 NEIGHBOURS = 10
 NEARNESS = 0.65
-"""Cosine between a simulated question and the row it is made from. Real questions and their nearest passages have about
-this cosine (medians of 0.58 to 0.77 on judged sets). Rows are far nearer to each other than questions are to rows, so
-that the few lists that hold a row's neighbours miss those of a question."""
+"""Cosine between a simulated question and its row, about that of real questions and passages (medians of 0.58 to 0.77
+on judged sets)."""
 
 BLOCK = 4096
 """Rows that are compared with the queries at a time."""
@@ -195,18 +178,11 @@ def measure(
     seed: int,
     check: Callable[[int], None],
 ) -> Curve:
-    """Measures recall@10 by the number of lists probed: (nprobe, recall@10), ascending. More lists than in the last
-    point find no more neighbours.
+    """Measures recall@10 by the number of lists probed: (nprobe, recall@10), ascending, up to where more lists find no
+    more.
 
-    The queries are made from random rows (see `questions`). Their exact neighbours are found by reading every row once.
-    A neighbour counts as found if its list is among the probed ones and, where candidates are re-scored, if its code
-    makes it a candidate in the whole collection (with fewer lists it has fewer rivals).
-
-    Args:
-        sources: the segments, whose rows are in the lists of `centroids` [nlist, dim].
-        rescore: exact scores computed per result, at most.
-        check: called with the number of rows read so far.
-    """
+    Every row of `sources`, in the lists of `centroids` [nlist, dim], is read once. A neighbour is found if its list is
+    probed and, where candidates are re-scored, if its code makes it a candidate in the whole collection."""
     count = min(QUERIES, live_rows(sources))
     pool = rescore * NEIGHBOURS
     dim = centroids.shape[1]
@@ -243,8 +219,7 @@ def pass_nbytes(dim: int, count: int, spec: CodecSpec) -> int:
 
 
 def questions(rows: Vectors, seed: int) -> Vectors:
-    """Simulated questions [n, dim], as far from `rows` [n, dim] as questions are from their passages. Each row is
-    turned towards the difference of two other rows, since rows do differ in that direction."""
+    """Simulated questions [n, dim]: each of `rows` [n, dim] is turned towards the difference of two others."""
     lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     order = np.random.default_rng(seed).permutation(len(rows))
     away = rows[order] - rows[np.roll(order, 1)]
@@ -255,8 +230,7 @@ def questions(rows: Vectors, seed: int) -> Vectors:
 
 
 def aim(curve: Curve, nprobe: int) -> float:
-    """The recall to aim at on a curve, so that at least `nprobe` lists are probed; 1 without a curve. A curve ends
-    where more lists find no more neighbours. Then its last point is the aim."""
+    """The recall to aim at, so that at least `nprobe` lists are probed, or the last point; 1 without a curve."""
     return next((recall for lists, recall in curve if lists >= nprobe), curve[-1][1] if curve else 1.0)
 
 
@@ -269,7 +243,6 @@ class Best:
         self.lists = np.full((queries, keep), -1, np.int32)
 
     def offer(self, queries: Vectors, vectors: Vectors, ids: Ids, lists: npt.NDArray[np.int32]) -> None:
-        """Merges rows `ids` [n] of `lists` [n] with `vectors` [n, dim] into the best."""
         scores = queries @ vectors.T
         for start in range(0, len(queries), _GROUP):
             self._merge(slice(start, start + _GROUP), scores[start : start + _GROUP], ids, lists)
@@ -317,8 +290,8 @@ def _joined(blocks: list[_Rows]) -> _Rows:
 
 
 def _curve(before: npt.NDArray[np.int64], total: int, nlist: int) -> Curve:
-    """The curve up to the first point that more lists do not improve: `before` are, for each neighbour that can be
-    found, the lists probed before its list, and `total` counts all neighbours."""
+    """The curve up to the first point that more lists do not improve. `before`: the lists probed before that of each
+    neighbour that can be found, of `total`."""
     points = []
     nprobe = 1
     while total:

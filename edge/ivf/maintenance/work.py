@@ -1,6 +1,5 @@
-"""`Work`: the data that the steps of one maintenance share, and the figures they report. A step copies rows of segments
-into a new segment while others write, and replaces the old segments by it. Rows that are deleted while the copy is made
-are deleted in the copy by the transaction that names it. So no committed row is lost, and no deleted row comes back."""
+"""`Work`: the data that the steps of one maintenance share. A step copies rows into a new segment while others write;
+the transaction that names it deletes in it the rows that were deleted meanwhile."""
 
 from __future__ import annotations
 
@@ -56,15 +55,8 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Work:
-    """One run of maintenance.
-
-    Attributes:
-        write: opens a short write transaction.
-        full: every step is done, down to one segment without deleted rows.
-        stop: if set, the run ends as soon as possible.
-        progress: called with a stage's name, rows done and rows in all.
-        report: the figures, which the steps add to.
-    """
+    """One run of maintenance. `write` opens a short transaction; `progress` gets a stage's name, rows done and rows in
+    all; steps add to `report`."""
 
     snapshots: Snapshots
     open_segments: OpenSegments
@@ -83,7 +75,6 @@ class Work:
         return self.open_segments.folder
 
     def check(self, stage: str, done: int = 0, total: int = 0) -> None:
-        """Reports the progress of a stage. Raises `Stopped` if the caller has asked to stop."""
         if self.stop is not None and self.stop.is_set():
             raise Stopped
         if self.progress is not None:
@@ -97,12 +88,8 @@ class Work:
         }
 
     def check_state(self, manifest: IndexManifest, training: int, sources: Collection[VectorSource] = ()) -> None:
-        """Raises `Stopped` in a step's last transaction if the state is not the one that the step began with. Rows may
-        have been added and deleted since.
-
-        A restore or a rebuild, also of another process, can put another state in place between two transactions. Rows
-        that were copied from the old state would then be lost or come back.
-        """
+        """Raises `Stopped` in a step's last transaction if a restore or a rebuild, also of another process, has
+        replaced the state."""
         names = set(manifest.segment_names())
         if manifest.state().training != training or any(source.segment.name not in names for source in sources):
             raise Stopped
@@ -132,8 +119,7 @@ def retire(manifest: IndexManifest, sources: Iterable[VectorSource]) -> None:
 def carry_deletions(
     manifest: IndexManifest, source: VectorSource, copy: IndexSegment, stamp: int, moved: Ids | None = None
 ) -> None:
-    """Deletes in a copy the rows (of those `moved`, ascending) that were deleted in its source since the copying
-    began."""
+    """Deletes in a copy the rows (of those `moved`, ascending) that were deleted in its source since."""
     late = np.setdiff1d(manifest.all_deleted_rows(source.segment.name), source.deleted, assume_unique=True)
     if moved is not None:
         late = np.intersect1d(late, moved, assume_unique=True)
@@ -143,9 +129,8 @@ def carry_deletions(
 
 
 def workspace(budget: MemoryBudget, owner: str, least: int, most: int) -> Lease:
-    """Reserves memory for a step of maintenance, between `least` and `most` bytes: three quarters of the free memory,
-    or an eighth of the limit if caches hold almost everything. If other owners give up too little, the lease is
-    smaller."""
+    """Reserves between `least` and `most` bytes for a step: three quarters of the free memory, or an eighth of the
+    limit."""
     wanted = max(least, min(most, max(3 * budget.free // 4, budget.limit // 8)))
     while wanted > least:
         with suppress(BudgetExceeded):

@@ -1,8 +1,7 @@
-"""`IndexManifest`: the index's tables in the SQLite database of the collection; a transaction there is the only commit.
+"""`IndexManifest`: the index's tables in the collection's SQLite database; a transaction there is the only commit.
 
-Readers fetch only rows that are new to them. Segments never change. The rows that do change (pending and deleted rows)
-have a random stamp, and a small index on the stamps tells a reader which rows it has already. A counter would not do,
-because after a rollback it would give the same number to another change."""
+Pending and deleted rows have a random stamp, by which a reader fetches only rows that are new to it. After a rollback a
+counter would give the same number twice."""
 
 from __future__ import annotations
 
@@ -68,7 +67,6 @@ def row_sum(*blobs: bytes) -> int:
 
 
 def blobs_are_sound(row: tuple[Any, ...]) -> bool:
-    """Whether the blobs of a row match their checksum, which is the row's last value."""
     return bool(row_sum(*(value for value in row if isinstance(value, bytes))) == row[-1])
 
 
@@ -136,7 +134,6 @@ class IndexManifest:
         return stamp
 
     def count_rows(self, change: int) -> None:
-        """Adds `change` to the number of live rows."""
         self.db.execute("UPDATE ivf_state SET rows = rows + ?", (change,))
 
     def count_misfit(self, rows: int, total: float) -> None:
@@ -176,11 +173,9 @@ class IndexManifest:
         self.db.execute("DELETE FROM ivf_tuning")
 
     def list_count(self) -> int:
-        """Number of lists; one before the first training."""
         return max(1, int(self.db.execute("SELECT count(*) FROM ivf_lists").fetchone()[0]))
 
     def centroids(self, dim: int) -> Vectors:
-        """Centroids [nlist, dim]; a single row of zeros before the first training."""
         out = np.zeros((self.list_count(), dim), np.float32)
         for row in self.db.execute("SELECT list, centroid, crc FROM ivf_lists"):
             number, blob = checked(f"the centre of list {row[0]}", row)
@@ -204,7 +199,6 @@ class IndexManifest:
     # Segments
 
     def segment_names(self) -> list[str]:
-        """Files of the committed state, oldest first."""
         return [name for (name,) in self.db.execute("SELECT name FROM ivf_segments ORDER BY number")]
 
     def segment(self, name: str) -> SegmentEntry:
@@ -234,8 +228,7 @@ class IndexManifest:
             self.db.execute("INSERT INTO ivf_retired VALUES (?, ?)", (name, at))
 
     def drop_segments(self, names: Iterable[str], at: float) -> None:
-        """Takes files out of the state with their rows, readable or not, unless another state has replaced them
-        meanwhile."""
+        """Takes files out of the state with their rows, unless another state has replaced them meanwhile."""
         held = set(self.segment_names())
         self.retire_segments([name for name in names if name in held], at)
         (rows,) = self.db.execute(
@@ -254,12 +247,10 @@ class IndexManifest:
     # Deleted rows
 
     def deleted_stamps(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """(segment, chunk) -> (stamp, rows deleted there)."""
         rows = self.db.execute("SELECT segment, chunk, stamp, rows FROM ivf_deleted")
         return {(segment, chunk): (stamp, count) for segment, chunk, stamp, count in rows}
 
     def deleted_rows(self, segment: str, chunk: int) -> Ids:
-        """Deleted rows of one chunk of a segment, ascending."""
         found = self.db.execute(
             "SELECT bits, rows FROM ivf_deleted WHERE segment = ? AND chunk = ?", (segment, chunk)
         ).fetchone()
@@ -271,7 +262,6 @@ class IndexManifest:
         return rows + chunk * CHUNK_ROWS
 
     def all_deleted_rows(self, segment: str) -> Ids:
-        """Deleted rows of a segment, ascending."""
         chunks = self.db.execute("SELECT chunk FROM ivf_deleted WHERE segment = ? ORDER BY chunk", (segment,))
         return np.concatenate([np.empty(0, np.int64), *(self.deleted_rows(segment, c) for (c,) in chunks.fetchall())])
 
@@ -305,7 +295,6 @@ class IndexManifest:
         return table[:, 0].copy(), table[:, 1].copy()
 
     def pending_vectors(self, ids: Ids, dim: int) -> Vectors:
-        """Vectors [n, dim] of the pending rows `ids` [n]. All of them must exist."""
         out = np.empty((len(ids), dim), np.float32)
         place = {number: at for at, number in enumerate(ids.tolist())}
         for some in _cut(list(place)):
@@ -316,13 +305,11 @@ class IndexManifest:
         return out
 
     def add_pending(self, ids: Ids, vectors: Vectors, stamp: int) -> None:
-        """Adds rows. None of their ids may be pending."""
         pairs = zip(ids.tolist(), vectors, strict=True)
         rows = ((number, stamp, blob := vector.tobytes(), row_sum(blob)) for number, vector in pairs)
         self.db.executemany("INSERT INTO ivf_pending(id, stamp, vector, crc) VALUES (?, ?, ?, ?)", rows)
 
     def delete_pending(self, ids: Ids) -> int:
-        """Removes those of `ids` that are pending; returns their number."""
         count = 0
         for some in _cut(ids.tolist()):
             self.db.execute(f"DELETE FROM ivf_pending WHERE id IN ({_marks(some)})", some).fetchall()
@@ -330,7 +317,6 @@ class IndexManifest:
         return count
 
     def which_pending(self, ids: Ids) -> Ids:
-        """Those of `ids` that are pending, ascending."""
         found: list[int] = []
         for some in _cut(ids.tolist()):
             found += [n for (n,) in self.db.execute(f"SELECT id FROM ivf_pending WHERE id IN ({_marks(some)})", some)]
@@ -338,7 +324,6 @@ class IndexManifest:
 
 
 def flat(dim: int) -> CodecSpec:
-    """The codec that stores float32 vectors unchanged."""
     return CodecSpec("flat", dim, 4 * dim)
 
 

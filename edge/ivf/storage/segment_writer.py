@@ -59,13 +59,8 @@ class SegmentWriter:
         self._write(HEADER)
 
     def append(self, list_number: int, ids: Ids, codes: Bytes, vectors: Vectors) -> None:
-        """Adds rows of a list. Lists must come in ascending order.
-
-        Args:
-            ids: [n], none of them in the segment yet.
-            codes: [n, code_size]; the vectors' own bytes if the codec is flat.
-            vectors: [n, dim].
-        """
+        """Adds rows of a list; lists come in ascending order. `ids` [n] are new, `codes` [n, code_size] the vectors'
+        bytes if the codec is flat, `vectors` [n, dim]."""
         assert list_number >= self._list, "lists are written in order"
         if list_number != self._list:
             self._end_part()
@@ -80,7 +75,6 @@ class SegmentWriter:
                 self._end_part()
 
     def finish(self) -> SegmentEntry:
-        """Ends the file and waits until it is on disk under its name."""
         self._end_part()
         self._end_run()
         with as_storage_error(f"{self._path} cannot be completed"):
@@ -175,12 +169,11 @@ _ROUNDING = 1e-5
 
 
 def assign(vectors: Vectors, centroids: Vectors) -> tuple[Lists, Vectors]:
-    """Assigns each of `vectors` [n, dim] to the list whose centroid [nlist, dim] has the largest inner product with it:
-    the lists [n], and the inner products [n].
+    """The list of each of `vectors` [n, dim], whose centroid [nlist, dim] has the largest inner product with it: lists
+    [n], products [n].
 
-    The list of a vector does not depend on the vectors beside it: the last bit of a matrix product does, so centroids
-    that are about as near are compared alone. Holds `assign_nbytes(nlist)` bytes meanwhile.
-    """
+    It does not depend on the vectors beside it: centroids that are about as near are compared alone. Holds
+    `assign_nbytes(nlist)` bytes meanwhile."""
     lists = np.zeros(len(vectors), np.int32)
     scores = np.zeros(len(vectors), np.float32)
     if len(centroids) > 1:

@@ -1,9 +1,7 @@
 """`IndexSegment`: an immutable file of list parts, and of sorted pages that map ids to rows.
 
-Row numbers count through a segment's parts in file order. The file begins with a header. Each part follows as a block
-(ids, codes, checksums, see `ListPart`) and, unless the codes are the vectors, its float32 rows. Pages of ids lie
-between the parts.
-"""
+Row numbers count through the parts in file order. After a header each part is a block (see `ListPart`) and, unless the
+codes are the vectors, its float32 rows. Pages of ids lie between the parts."""
 
 from __future__ import annotations
 
@@ -101,7 +99,6 @@ class IndexSegment(BlockFile):
             raise CorruptBlock(f"{self.path} is truncated: it has {found:,} of {self.size:,} bytes")
 
     def close(self) -> None:
-        """Closes the file. Reading afterwards is an error."""
         if hasattr(self, "_end"):
             self._end()
             self._fd = -1
@@ -121,8 +118,7 @@ class IndexSegment(BlockFile):
         )
 
     def stream(self, skip: Ids, parts: range | list[int] | None = None) -> Iterator[RowBlock]:
-        """Yields verified rows in file order, a slice at a time, of all parts or of some, without those to skip
-        (ascending)."""
+        """Yields verified rows in file order, a slice at a time, without those to skip (ascending)."""
         for number in range(len(self.parts)) if parts is None else parts:
             start, end = int(self.starts[number]), int(self.starts[number + 1])
             low, high = np.searchsorted(skip, (start, end))
@@ -168,7 +164,6 @@ class IndexSegment(BlockFile):
         return self._read_block(BlockId("ids", number))
 
     def ids(self, rows: Ids) -> Ids:
-        """The ids [n] of rows `rows` [n] (ascending)."""
         out = np.empty(len(rows), np.int64)
         for number, low, high in self._by_part(rows):
             part, block = self._read_part(number)
@@ -188,11 +183,9 @@ class IndexSegment(BlockFile):
         return out
 
     def lists(self, rows: Ids) -> npt.NDArray[np.int32]:
-        """The list [n] of each of `rows` [n]."""
         return self.parts["list"][self.part_of(rows)]
 
     def part_of(self, rows: Ids) -> Ids:
-        """The number of the part [n] of each of `rows` [n]."""
         return np.searchsorted(self.starts, rows, side="right") - 1
 
     def _by_part(self, rows: Ids) -> Iterator[tuple[int, int, int]]:

@@ -106,7 +106,6 @@ class Snapshots:
         return state
 
     def training(self, manifest: IndexManifest) -> Training:
-        """Codec and centroids of the state that `manifest` sees."""
         with self._lock:
             state = self.state(manifest)
             known = self._training
@@ -130,7 +129,6 @@ class Snapshots:
             return dict(self._segments)
 
     def forget(self) -> None:
-        """Drops all references. Snapshots that readers hold stay valid."""
         with self._lock:
             self._loaded = self._training = None
             self._segments = {}
@@ -278,14 +276,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of a verification.
-
-    Attributes:
-        ids: ids [n] of the vectors that can be read, ascending; None if not all bytes were read.
-        problems: each a sentence that names the file.
-        segments: names of the files that are damaged.
-        nbytes: number of bytes read.
-    """
+    """The result of a verification: `ids` [n] that can be read, ascending (None if not all bytes were read), `problems`
+    as sentences, and the damaged files."""
 
     ids: Ids | None
     problems: tuple[str, ...]

@@ -8,17 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge.devices.fpga.chip import (
-    GOAL,
-    WHOLE,
-    Synthesized,
-    best,
-    fits,
-    fitted,
-    reports,
-    resources,
-)
-from edge.devices.fpga.shape import Shape, stages
+from edge.devices.fpga.shape import GOAL, WHOLE, Shape, Synthesized, best, fits, fitted, reports, resources, stages
 from edge.errors import RangeError
 
 

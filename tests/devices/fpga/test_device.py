@@ -14,9 +14,8 @@ from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.fpga import device as fpga
-from edge.devices.fpga.chip import GOAL
 from edge.devices.fpga.device import FpgaDevice
-from edge.devices.fpga.shape import JOULES_EACH, JOULES_PER_BYTE, JOULES_TOGETHER, cycles, joules
+from edge.devices.fpga.shape import GOAL, JOULES_EACH, JOULES_PER_BYTE, JOULES_TOGETHER, cycles, joules
 from edge.devices.fpga.simulation import BUILD_NBYTES, missing
 from edge.devices.searchers import queue_length
 from edge.devices.testing import check_device

@@ -12,8 +12,8 @@ pytest.importorskip("amaranth")
 sys.path.append(str(Path(__file__).parent))
 from circuits import streamed
 
+from edge.devices.fpga.accelerator import PqScorer, SystolicQueue, TableBuilder, TruncatedQueues, WeightedScorer
 from edge.devices.fpga.shape import CODES, KeyForm
-from edge.devices.fpga.units import PqScorer, SystolicQueue, TableBuilder, TruncatedQueues, WeightedScorer
 
 WIDTH = 20
 RANDOM = np.random.default_rng(5)

@@ -43,7 +43,7 @@ def searchers(**options: Any) -> Iterator[tuple[IndexSearcher, IndexSearcher, We
     """A searcher of the host alone, one with the device, and the device."""
     ledger = budget()
     host, device = CpuDevice(ledger), WebGpuDevice(ledger, always=True, **options)
-    alone, both = IndexSearcher(host), IndexSearcher(host, places=[device])
+    alone, both = IndexSearcher(host), IndexSearcher(host, place=device)
     yield alone, both, device
     for each in (alone, both, device, host):
         each.close()
@@ -332,7 +332,7 @@ def test_lists_come_while_a_model_writes(tmp_path: Path, write: Callable[[], int
     assert nbytes > CAP
     budget, trace = MemoryBudget(1 << 36, baseline=0), Trace()
     host, device = CpuDevice(budget), WebGpuDevice(budget, cap=CAP, always=True, trace=trace)
-    alone, both = IndexSearcher(CpuDevice(budget)), IndexSearcher(host, places=[device], trace=trace)
+    alone, both = IndexSearcher(CpuDevice(budget)), IndexSearcher(host, place=device, trace=trace)
     random = np.random.default_rng(0)
     hot = clustered(6, DIM, clusters=30, seed=7)
     fetched = hits = probed = 0

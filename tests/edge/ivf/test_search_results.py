@@ -19,8 +19,7 @@ from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs, restored
 from edge.errors import BudgetExceeded, InputError
 from edge.ivf.base import Vectors
-from edge.ivf.dispatch import SearchCost, fitting_nprobe, search_bytes
-from edge.ivf.plan import probe
+from edge.ivf.plan import SearchCost, fitting_nprobe, probe, search_bytes
 from edge.ivf.search import IndexSearcher
 
 pytestmark = pytest.mark.usefixtures("small_process")

@@ -246,7 +246,7 @@ class Sharing:
         self.inner = Counting(self.budget, self.other_lane)
         self.device = LimitedDevice(self.budget, cap=1 << 22, inner=self.inner)
         self.alone = IndexSearcher(self.host)
-        self.searcher = IndexSearcher(self.host, places=[self.device])
+        self.searcher = IndexSearcher(self.host, place=self.device)
         self.queries = clustered(3, DIM, seed=5)
 
     def search(self, searcher: IndexSearcher) -> Found:
@@ -305,7 +305,7 @@ def test_a_device_scans_what_the_host_is_too_slow_for(sharing: Sharing) -> None:
 
 def test_a_reader_gives_each_part_away_or_hands_it_out(sharing: Sharing) -> None:
     """Parts are given from the end, an eighth of those that are left at most, and never one that is there."""
-    tier = sharing.searcher.places[0]
+    tier = sharing.searcher.place
     begun, go_on = threading.Event(), threading.Event()
 
     def occupied() -> int:

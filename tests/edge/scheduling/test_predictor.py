@@ -231,8 +231,7 @@ def gate_after(*saved: float) -> tuple[BenefitGate, Trace]:
 
 
 @pytest.mark.parametrize(
-    ("saved", "opens"),
-    [((), True), ((-1.0,), True), ((-1.0, -1.0), False), ((0.005,) * 5, False), ((0.02,) * 5, True)],
+    ("saved", "opens"), [((), True), ((-1.0,), True), ((-1.0, -1.0), False), ((0.005,) * 5, False), ((0.02,) * 5, True)]
 )
 def test_work_starts_if_it_should_save_more_than_it_costs(saved: tuple[float, ...], opens: bool) -> None:
     gate, trace = gate_after(*saved)

@@ -142,10 +142,7 @@ def test_states_that_are_changed_in_place_are_stored(tmp_path: Path) -> None:
     lengths = np.array([4, 3, 2], np.int32)
     budget = MemoryBudget(10**6, baseline=0)
     shape = StatesShape(lengths, WIDTH, "float32")
-    for made in (
-        ResidentStates(shape, budget),
-        OffloadedStates(shape, budget, lane := Lane(), tmp_path, 9),
-    ):
+    for made in (ResidentStates(shape, budget), OffloadedStates(shape, budget, lane := Lane(), tmp_path, 9)):
         whole = TokenChunk(np.arange(3), lengths)
         made.store(whole, np.arange(9 * WIDTH, dtype=np.float32).reshape(9, WIDTH))
         gap = TokenChunk(np.array([0, 2]), lengths[[0, 2]])

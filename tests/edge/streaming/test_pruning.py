@@ -23,8 +23,7 @@ from edge.streaming.pruning import (
 )
 
 SCORES = st.one_of(
-    st.floats(0.0, 1.0, allow_subnormal=False),
-    st.sampled_from([0.0, 0.1, 0.100001, 0.5, 0.9, 0.95, 1.0]),
+    st.floats(0.0, 1.0, allow_subnormal=False), st.sampled_from([0.0, 0.1, 0.100001, 0.5, 0.9, 0.95, 1.0])
 )
 POOLS = st.lists(SCORES, min_size=1, max_size=40)
 

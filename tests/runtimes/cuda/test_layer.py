@@ -13,8 +13,7 @@ from naive.numpy_runtime import NumpyLayerKernel
 from edge.errors import CapabilityError, ConfigError
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import load_runtime
-from edge.runtimes.cuda.layer import attend, layout, one_kernel
-from edge.runtimes.cuda.runtime import CudaRuntime
+from edge.runtimes.cuda.runtime import CudaRuntime, attend, layout, one_kernel
 
 
 @pytest.fixture

@@ -475,12 +475,7 @@ TOKEN = b'data: {"choices": [{"delta": {"content": "a"}}]}\n'
 
 @pytest.mark.parametrize(
     ("part", "taken"),
-    [
-        (b": still here" + b"." * 250_000 + b"\n", 68),
-        (EMPTY, 68),
-        (b": ping\n\n" * 8192, 5),
-        (b"\n" * 50_000, 2),
-    ],
+    [(b": still here" + b"." * 250_000 + b"\n", 68), (EMPTY, 68), (b": ping\n\n" * 8192, 5), (b"\n" * 50_000, 2)],
 )
 def test_what_holds_no_token_is_not_read_for_ever(part: bytes, taken: int) -> None:
     """Comments, empty lines, messages without text; long ones, and many."""

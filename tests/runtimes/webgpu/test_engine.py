@@ -19,8 +19,7 @@ from edge.runtimes.base import chosen_runtime
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Reranker
-from edge.runtimes.webgpu.layer import SHADER
-from edge.runtimes.webgpu.runtime import WebGpuRuntime
+from edge.runtimes.webgpu.runtime import SHADER, WebGpuRuntime
 
 QUERY = "which river floods"
 RESIDENT, STREAMED = Tuning(chunk_tokens=60), Tuning(chunk_tokens=60, buffers=2)
