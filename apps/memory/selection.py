@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 import re
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import numpy as np
 
 from edge.apps.memory.arguments import check_text, spoken
@@ -246,10 +246,9 @@ def _retrieved(query: str, pieces: Sequence[str], near: Mapping[int, float]) -> 
     """The fused scores of the query's words and of `near`, the cosines that are known; False if no word tells the
     pieces apart. By them the reranker drops many pieces before it reads one."""
     lexical = LexicalIndex("pieces", ignored=FUNCTION_WORDS, signs=True)
-    with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(LexicalIndex.create(lexical.table))
+    with closing(apsw.Connection(":memory:")) as db:
+        db.execute(LexicalIndex.create(lexical.table))
         lexical.add(db, range(len(pieces)), pieces)
-        db.commit()  # only then FTS5 writes the figures that scores need
         words = dict(lexical.search(db, query, len(pieces)))
     if max(words.values(), default=0.0) < _TELLING:
         return False
