@@ -24,6 +24,7 @@ _MODULES = {
     "pipelining": "pipelining",
     "placement": "placement",
     "plan": "plan",
+    "pruning": "pruning",
     "report": "run_record",
     "rerank-memory": "rerank_memory",
     "rerank-peers": "rerank_peers",
