@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from naive.program import config_of
 
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
@@ -23,21 +24,25 @@ from edge.models.calibration import Calibration, Forecast
 from edge.models.registry import KNOWN, KnownModel
 from edge.runtimes.reranker import Reranker
 from edge.text.tokens import expected_tokens, fit, most_tokens
+from tests.apps.collection.conftest import Folder
 
 LICENCE = "Permission is granted to use the river software, free of charge, to any person obtaining a copy of it.\n"
 
 
-@pytest.fixture
-def copies(collection: Collection, folder: Any) -> Collection:
-    """150 copies of a licence, half of them under names of their own, and three other texts."""
+@pytest.fixture(scope="module")
+def copies(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    """150 copies of a licence, half of them under names of their own, and three other texts; not to be changed."""
+    place = tmp_path_factory.mktemp("copies").resolve()
+    folder = Folder(place / "files")
     for number in range(75):
         folder.write(f"{number}/LICENSE", LICENCE)
         folder.write(f"LICENSE-{number}.txt", LICENCE.replace(" ", "  "))
     folder.write("flood.txt", "The river floods in spring.\n")
     folder.write("ice.txt", "Ice on the river is blue.\n")
     folder.write("bread.txt", "Bread needs time and no river.\n")
-    collection.index(folder.path)
-    return collection
+    with Collection(place / "copies", config=config_of(model_folder, place / "scratch", threads=1)) as collection:
+        collection.index(folder.path)
+        yield collection
 
 
 @pytest.mark.parametrize("rerank", [True, False])
