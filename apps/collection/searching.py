@@ -167,7 +167,10 @@ class PassageSource:
                     own = self._lexical.statistics(db, self._lexical.terms(query))
                     nbytes = POSTING_NBYTES * sum(own.counts[term] for term in (whole or own).significant(own.counts))
                     with self._budget.reserve("full text", nbytes):
-                        words += [self._lexical.search(db, query, depth, whole=whole, where=condition, params=params)]
+                        ranking = self._lexical.search(
+                            db, query, depth, whole=whole, own=own, where=condition, params=params
+                        )
+                    words.append(ranking)
             near: list[Ranking] = [[] for _ in queries]
             given = [
                 (number, row)

@@ -15,7 +15,7 @@ from naive.program import config_of
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.collection.searching import Within, candidates
+from edge.apps.collection.searching import PassageSource, Within, candidates
 from edge.apps.verbs.requests import SearchOptions
 from edge.apps.verbs.searching import look
 from edge.errors import BudgetExceeded
@@ -305,7 +305,9 @@ def test_each_part_asks_its_own_ranking(collection: Collection, small: Any) -> N
     assert collection.search("lex: bread vec: what needs time", 1)[0].relevance > 0
 
 
-def test_a_misspelled_word_is_searched_for_as_the_passages_spell_it(collection: Collection) -> None:
+def test_a_misspelled_word_is_searched_for_as_the_passages_spell_it(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     collection.add(["The insurance premium is 128 euros.", "Bread needs flour and time."])
     together = Together({"": collection})
     query = "insurrance of blorfle"
@@ -314,6 +316,11 @@ def test_a_misspelled_word_is_searched_for_as_the_passages_spell_it(collection: 
     assert together.spelled('"insurrance"') == {}, "a phrase is searched as it is"
     marked = {hit.text[:13]: bool(hit.marks) for hit in collection.search(query, rerank=False)}
     assert marked == {"The insurance": True, "Bread needs f": False}
+    asked: list[str] = []
+    resembling = PassageSource.resembling
+    monkeypatch.setattr(PassageSource, "resembling", lambda self, word: asked.append(word) or resembling(self, word))
+    assert look(together, query, SearchOptions(rerank=False)).hits
+    assert sorted(asked) == ["blorfle", "insurrance"], "each is looked up once"
 
 
 def test_several_collections_spell_as_one_that_holds_all_texts(make: Any) -> None:
