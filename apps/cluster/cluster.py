@@ -16,8 +16,7 @@ import numpy as np
 
 from edge.apps.cluster.calling import Assignments, Latencies, Places, Reading, assignments, send
 from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, averaged, has_version, home, merged
-from edge.apps.cluster.messages import NoSuchVersion, ShardDocument, ShardLost, packed
-from edge.apps.cluster.source import Figures, ShardSource
+from edge.apps.cluster.messages import Figures, NoSuchVersion, ShardDocument, ShardLost, ShardSource, packed
 from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, kept, reranked, results_of

@@ -52,8 +52,9 @@ class ServedCluster(Searchable, Together):
 
     def search(
         self, query: str, top_k: int | None = None, *, options: SearchOptions | None = None, seen: Seen | None = None,
-        **named: Any,
+        spelled: Mapping[str, str] | None = None, **named: Any,
     ) -> list[Hit]:  # fmt: skip
+        """The cluster spells each query itself, with figures that come with the first trip."""
         found = self.cluster.search(query, top_k, options=options, partial=self._partial, seen=seen, **named)
         self._missing = found.missing
         return [replace(hit, collection=self._name) for hit in found.hits]

@@ -21,6 +21,8 @@ from edge.apps.cluster.messages import (
     NoSuchVersion,
     ShardDocument,
     answered,
+    figures,
+    hit_values,
     packed,
     paths_after,
     put,
@@ -28,7 +30,6 @@ from edge.apps.cluster.messages import (
     take,
     unpacked_documents,
 )
-from edge.apps.cluster.source import figures, hit_values
 from edge.apps.collection.catalog import Catalog, files_below
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import read_excerpts

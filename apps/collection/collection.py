@@ -454,13 +454,14 @@ class Together(Closing):
         *,
         options: SearchOptions | None = None,
         seen: Seen | None = None,
+        spelled: Mapping[str, str] | None = None,
         **named: Any,
     ) -> list[Hit]:
         """Searches like `Collection.search`, over all collections. Their candidates compete by their fused scores.
-        `seen` receives the results of each stage, and does not change them."""
+        `seen` receives the results of each stage, and does not change them; `spelled` is what `spelled` has found."""
         chosen = search_options(top_k, options, named)
         self.check_search(query, chosen)
-        parts = Query.parse(respelled(query, self.spelled(query)))
+        parts = Query.parse(respelled(query, self.spelled(query) if spelled is None else spelled))
         first, collections = self.first, self.collections.values()
         vectors: dict[str, Floats] = {}  # by fingerprint of the embedder
         own: list[list[Floats | None]] = []

@@ -174,7 +174,8 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
     def _source(self, identity: EmbedderIdentity) -> str:
         """A project's collection may have come with a cloned folder, so it must not choose a path."""
         source, folder = identity.source, self._database.path.parent
-        if folder.name == PROJECT and not self._is_name(source) and not self._is_ours(source):
+        ours = contains(str(models_dir(self._config.models_dir).resolve()), str(Path(source).resolve()))
+        if folder.name == PROJECT and not self._is_name(source) and not ours:
             raise ModelError(
                 f"the collection in {folder} names the embedder {identity.name} by a path, {source!a}, and may have "
                 f"come with the folder: name it with --embedder, or as `embedder` in your own settings, if you trust it"
@@ -185,9 +186,6 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
         if source in KNOWN or any(name == source for name, _ in installed(self._config.models_dir)):
             return True
         return source == Path(source).name and not os.path.lexists(os.path.expanduser(source))
-
-    def _is_ours(self, source: str) -> bool:
-        return contains(str(models_dir(self._config.models_dir).resolve()), str(Path(source).resolve()))
 
     def _compare(self, embedder: Embedder) -> None:
         identity, opened = self.identity(), embedder.model

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from edge.apps.collection.catalog import Catalog, groups, is_mail, not_stored, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters, NoSuchType
 from edge.apps.collection.hits import Hit, Stages, modified
-from edge.apps.collection.naming import CODE_KIND, Names
-from edge.apps.collection.query import BEGINNING, checked_query, left_out
+from edge.apps.collection.query import BEGINNING, CODE_KIND, Names, checked_query, left_out
 from edge.apps.collection.schema import FULL_TEXT, description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import Mail, unpacked
@@ -168,7 +167,10 @@ class PassageSource:
                     own = self._lexical.statistics(db, self._lexical.terms(query))
                     nbytes = POSTING_NBYTES * sum(own.counts[term] for term in (whole or own).significant(own.counts))
                     with self._budget.reserve("full text", nbytes):
-                        words += [self._lexical.search(db, query, depth, whole=whole, where=condition, params=params)]
+                        ranking = self._lexical.search(
+                            db, query, depth, whole=whole, own=own, where=condition, params=params
+                        )
+                    words.append(ranking)
             near: list[Ranking] = [[] for _ in queries]
             given = [
                 (number, row)

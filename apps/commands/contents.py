@@ -129,15 +129,11 @@ def _print_status(found: CollectionStatus) -> None:
             goal, parameters = wished(index.tuned.goal), index.tuned.parameters
             click.echo(f"tuned       for {goal}: {described(parameters, index.tuned.rows, index.tuned.nprobe)}")
         elif index.recall:
-            click.echo(f"recall@10   {_recall(index.recall)}")
+            nprobe, reached = probed(index.recall, IndexOptions().recall_target)
+            click.echo(f"recall@10   {reached:.3f} with the {counted(nprobe, 'list')} that a search probes")
     _print_left_out("skipped", found.skipped, "file or folder", "files and folders")
     _print_left_out("incomplete", found.incomplete)
     _print_left_out("failed", found.failed)
-
-
-def _recall(measured: tuple[tuple[int, float], ...]) -> str:
-    nprobe, reached = probed(measured, IndexOptions().recall_target)
-    return f"{reached:.3f} with the {counted(nprobe, 'list')} that a search probes"
 
 
 def _print_left_out(name: str, files: Sequence[LeftOut], noun: str = "file", nouns: str = "") -> None:

@@ -292,7 +292,9 @@ class _MailReader:
         below = (*path, f"attachment {name}")
         self._add(f"Attachment: {name}", "fields", below)
         try:
-            blocks = self._attached(name, part)
+            blocks = list(read_inside(self._file, name, lambda most: self._messages.content(part, most)).blocks)
+            if self._chars + sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
+                raise InputError(f"the texts have more than {MAX_TEXT_CHARS:,} characters together")
         except Skipped as reason:
             if str(reason) == MISSING:
                 self.warn(f"the attachment {name} is left out: {MISSING}")
@@ -309,12 +311,6 @@ class _MailReader:
             self.warn(f"the attachment {name} is damaged ({type(error).__name__})")
             return
         self._blocks(blocks, below)
-
-    def _attached(self, name: str, part: Any) -> list[Block]:
-        blocks = list(read_inside(self._file, name, lambda most: self._messages.content(part, most)).blocks)
-        if self._chars + sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
-            raise InputError(f"the texts have more than {MAX_TEXT_CHARS:,} characters together")
-        return blocks
 
     def _blocks(self, blocks: Iterable[Block], path: tuple[str, ...]) -> None:
         for block in blocks:

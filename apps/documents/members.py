@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from posixpath import basename
 from typing import IO, cast
 
@@ -164,17 +163,13 @@ def _members(file: OpenedFile) -> Iterator[_Member]:
         found = _of_tar(file.stream)
     else:
         name = file.name[:-3] if file.name.lower().endswith(".gz") else file.name
-        found = iter([_Member(name, "", partial(_unpacked, file.stream))])
+        found = iter([_Member(name, "", lambda: cast("IO[bytes]", gzip.GzipFile(fileobj=file.stream)))])
     for number, member in enumerate(found, 1):
         if number > MAX_MEMBERS:
             raise InputError(f"an archive of more than {MAX_MEMBERS:,} members, the most that is read")
         parts = member.name.removeprefix("./").split("/")
         if parts[-1] and not any(part.startswith(".") or part in _PROGRAMS for part in parts):
             yield replace(member, name="/".join(parts))
-
-
-def _unpacked(stream: IO[bytes]) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.GzipFile(fileobj=stream))
 
 
 def _of_zip(stream: IO[bytes]) -> Iterator[_Member]:

@@ -102,7 +102,11 @@ class _TextReader(ABC):
                 label, text = self._numbering.label(found), self.text(found, inner)
                 self.add_paragraph(_labelled(label, text), self.level(found), in_list=label is not None)
             elif name in self.tables:
-                self._add_table(list(self.rows(found, inner)))
+                if rows := list(self.rows(found, inner)):
+                    first = self._line + 1
+                    self._line += len(rows)
+                    path = self.outline.path
+                    self.blocks.append(Block("\n".join(rows), first, self._line, self._page, "table", path))
             elif name not in self.left_out:
                 inner = found
             waiting += reversed(inner)
@@ -127,12 +131,6 @@ class _TextReader(ABC):
             kind = "heading" if level else "item" if in_list else "paragraph"
             lines = (self._line,) * (text.count("\n") + 1)
             self.blocks.append(Block(text, self._line, self._line, self._page, kind, path, lines))
-
-    def _add_table(self, rows: list[str]) -> None:
-        if rows:
-            first = self._line + 1
-            self._line += len(rows)
-            self.blocks.append(Block("\n".join(rows), first, self._line, self._page, "table", self.outline.path))
 
 
 def _labelled(label: str | None, text: str) -> str:

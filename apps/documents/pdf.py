@@ -154,7 +154,10 @@ def _pages(document: Any, pypdfium2: Any, scans: list[int]) -> Iterator[list[_Pa
             drawn = ""
             if any(note.draws for note in notes):
                 text_page.close()
-                page, text_page = _flattened(document, index, page, pypdfium2.raw)
+                pypdfium2.raw.FPDFPage_Flatten(page.raw, pypdfium2.raw.FLAT_NORMALDISPLAY)
+                page.close()
+                page = document[index]
+                text_page = page.get_textpage()
                 whole, shown = text_page.get_text_range(), text.read(0)
                 drawn = whole[len(shown) :] if whole.startswith(shown) else ""
             _annotate(lines, notes, " ".join(clean(drawn).split()))
@@ -215,13 +218,6 @@ def _notes(page: Any, form: Any, raw: Any) -> Iterator[_Note]:
         raw.FPDFPage_CloseAnnot(note)
         if text or draws:
             yield _Note(text, bottom, top, draws)
-
-
-def _flattened(document: Any, index: int, page: Any, raw: Any) -> tuple[Any, Any]:
-    raw.FPDFPage_Flatten(page.raw, raw.FLAT_NORMALDISPLAY)
-    page.close()
-    page = document[index]
-    return page, page.get_textpage()
 
 
 def _annotate(lines: list[_PageLine], notes: Sequence[_Note], drawn: str) -> None:

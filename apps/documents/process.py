@@ -244,7 +244,9 @@ class WorkerProcess:
     def _failed(self, verdict: Verdict | None) -> WorkerFailed:
         self._process.kill()
         code = self._process.wait()
-        words = self._last_words()
+        self._errors.seek(0)
+        lines = self._errors.read(_LAST_WORDS).decode("utf-8", "replace").strip().splitlines()
+        words = lines[-1][:300] if lines else ""
         self.kill()
         how = f"exit code {code}"
         if code < 0 and -code in signal.Signals.__members__.values():
@@ -254,8 +256,3 @@ class WorkerProcess:
         if verdict is None and how == "SIGABRT" and ("bad_alloc" in words or not words):
             verdict = Verdict.MEMORY if words else Verdict.ABORT
         return WorkerFailed(verdict or Verdict.CRASH, f"{how}: {words}" if words else how)
-
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        lines = self._errors.read(_LAST_WORDS).decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:300] if lines else ""

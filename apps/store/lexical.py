@@ -208,13 +208,15 @@ class LexicalIndex:
         k: int,
         *,
         whole: Statistics | None = None,
+        own: Statistics | None = None,
         where: str = "",
         params: Sequence[object] = (),
     ) -> list[tuple[int, float]]:
         """The `k` best rows as (id, BM25 score), best first, and those that equal the last of them; ties by id. A row
         matches if it holds one of the query's words, phrases in double quotes, or beginnings of words. `whole` has the
-        statistics of all rows that compete; `where` is an SQL condition on `rowid` with its `params`."""
-        own = self.statistics(db, self.terms(query))
+        statistics of all rows that compete, `own` those of this table's, counted here if not given; `where` is an SQL
+        condition on `rowid` with its `params`."""
+        own = own or self.statistics(db, self.terms(query))
         whole = whole or own
         terms = [term for term in whole.significant(own.counts) if own.counts[term]] if k > 0 else []
         if not terms:

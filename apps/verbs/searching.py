@@ -32,12 +32,13 @@ def look(opened: Together, query: str, options: SearchOptions) -> SearchOutcome:
     without = Query.parse(checked_query(query)).without
     opened.check_search(query, options)
     spelled = opened.spelled(query)
-    hits = [] if opened.is_nonsense(respelled(query, spelled)) else opened.search(query, options=options)
+    nonsense = opened.is_nonsense(respelled(query, spelled))
+    hits = [] if nonsense else opened.search(query, options=options, spelled=spelled)
     return SearchOutcome(
         hits,
         {name: collection.health().to_json() for name, collection in opened.collections.items()},
         [str(trouble) for trouble in opened.health()],
-        "" if hits else _nothing(opened, query, options.filters),
+        "" if hits else _nothing(opened, nonsense, options.filters),
         {"spelled": spelled, "without": without},
     )
 
@@ -56,11 +57,11 @@ def figures(
 UNKNOWN = "; neither the passages nor the embedder know a word of the query"
 
 
-def _nothing(opened: Together, query: str, where: Filters) -> str:
+def _nothing(opened: Together, nonsense: bool, where: Filters) -> str:
     searched = opened.collections.values()
     if not any(collection.files() for collection in searched):
         return "; nothing is indexed yet"
-    if opened.is_nonsense(query):
+    if nonsense:
         return UNKNOWN
     if not where.kinds or any(collection.files(Filters(kinds=where.kinds)) for collection in searched):
         return ""

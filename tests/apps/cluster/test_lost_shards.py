@@ -15,8 +15,7 @@ from edge.apps.cluster import calling
 from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.indexing import index
-from edge.apps.cluster.messages import ShardLost, answered, asked
-from edge.apps.cluster.source import Figures
+from edge.apps.cluster.messages import Figures, ShardLost, answered, asked
 from edge.apps.collection.filters import NoSuchType
 from edge.apps.store.lexical import Statistics
 from edge.errors import BudgetExceeded, EdgeError, InputError, StorageError, Unreachable

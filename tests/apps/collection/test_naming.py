@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from naive.program import config_of
 
-from edge.apps.collection import naming
+from edge.apps.collection import query as naming
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.naming import Names
+from edge.apps.collection.query import Names
 from tests.apps.collection.test_brief import hit
 
 PLAIN = "return 1"

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from naive.program import config_of
 
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.collection.searching import Within, candidates
+from edge.apps.collection.searching import PassageSource, Within, candidates
 from edge.apps.verbs.requests import SearchOptions
 from edge.apps.verbs.searching import look
 from edge.errors import BudgetExceeded
@@ -23,21 +24,25 @@ from edge.models.calibration import Calibration, Forecast
 from edge.models.registry import KNOWN, KnownModel
 from edge.runtimes.reranker import Reranker
 from edge.text.tokens import expected_tokens, fit, most_tokens
+from tests.apps.collection.conftest import Folder
 
 LICENCE = "Permission is granted to use the river software, free of charge, to any person obtaining a copy of it.\n"
 
 
-@pytest.fixture
-def copies(collection: Collection, folder: Any) -> Collection:
-    """150 copies of a licence, half of them under names of their own, and three other texts."""
+@pytest.fixture(scope="module")
+def copies(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    """150 copies of a licence, half of them under names of their own, and three other texts; not to be changed."""
+    place = tmp_path_factory.mktemp("copies").resolve()
+    folder = Folder(place / "files")
     for number in range(75):
         folder.write(f"{number}/LICENSE", LICENCE)
         folder.write(f"LICENSE-{number}.txt", LICENCE.replace(" ", "  "))
     folder.write("flood.txt", "The river floods in spring.\n")
     folder.write("ice.txt", "Ice on the river is blue.\n")
     folder.write("bread.txt", "Bread needs time and no river.\n")
-    collection.index(folder.path)
-    return collection
+    with Collection(place / "copies", config=config_of(model_folder, place / "scratch", threads=1)) as collection:
+        collection.index(folder.path)
+        yield collection
 
 
 @pytest.mark.parametrize("rerank", [True, False])
@@ -300,7 +305,9 @@ def test_each_part_asks_its_own_ranking(collection: Collection, small: Any) -> N
     assert collection.search("lex: bread vec: what needs time", 1)[0].relevance > 0
 
 
-def test_a_misspelled_word_is_searched_for_as_the_passages_spell_it(collection: Collection) -> None:
+def test_a_misspelled_word_is_searched_for_as_the_passages_spell_it(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     collection.add(["The insurance premium is 128 euros.", "Bread needs flour and time."])
     together = Together({"": collection})
     query = "insurrance of blorfle"
@@ -309,6 +316,11 @@ def test_a_misspelled_word_is_searched_for_as_the_passages_spell_it(collection: 
     assert together.spelled('"insurrance"') == {}, "a phrase is searched as it is"
     marked = {hit.text[:13]: bool(hit.marks) for hit in collection.search(query, rerank=False)}
     assert marked == {"The insurance": True, "Bread needs f": False}
+    asked: list[str] = []
+    resembling = PassageSource.resembling
+    monkeypatch.setattr(PassageSource, "resembling", lambda self, word: asked.append(word) or resembling(self, word))
+    assert look(together, query, SearchOptions(rerank=False)).hits
+    assert sorted(asked) == ["blorfle", "insurrance"], "each is looked up once"
 
 
 def test_several_collections_spell_as_one_that_holds_all_texts(make: Any) -> None:

@@ -55,18 +55,17 @@ def test_a_search_on_a_device_finds_the_same(edge_verb: Verb, indexed: Path, dev
         assert len(place.residency) > 0, "the setting reaches the index, and the device holds what was searched"
 
 
-def test_an_answer_refuses_a_device_that_is_not_there(edge_verb: Verb, indexed: Path) -> None:
-    ended = edge_verb("ask", "river?", "-c", str(indexed), "--device", "abacus", EDGE_MEMORY="8GB")
-    assert ended.code == 2
-    assert "there is no device 'abacus'" in ended.err
-
-
 @pytest.mark.parametrize(
-    ("device", "says"),
-    [("abacus", "there is no device 'abacus'"), ("limited:color=red", "color"), ("remote:cap=0", "0")],
-)
-def test_a_device_that_cannot_be_opened_is_an_error(edge_verb: Verb, indexed: Path, device: str, says: str) -> None:
-    ended = edge_verb("search", "river", "-c", str(indexed), "--device", device, EDGE_MEMORY="8GB")
+    ("verb", "device", "says"),
+    [
+        ("search", "abacus", "there is no device 'abacus'"), ("ask", "abacus", "there is no device 'abacus'"),
+        ("search", "limited:color=red", "color"), ("search", "remote:cap=0", "0"),
+    ],
+)  # fmt: skip
+def test_a_device_that_cannot_be_opened_is_an_error(
+    edge_verb: Verb, indexed: Path, verb: str, device: str, says: str
+) -> None:
+    ended = edge_verb(verb, "river", "-c", str(indexed), "--device", device, EDGE_MEMORY="8GB")
     assert ended.code == 2
     assert says in ended.err
     assert ended.err.count("\n") == 1

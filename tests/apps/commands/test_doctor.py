@@ -100,29 +100,31 @@ def test_a_setting_that_cannot_work(edge_verb: Verb, tmp_path: Path, setting: st
     assert shown.code == 2
 
 
-def test_the_state_of_a_model_says_why(edge_verb: Verb) -> None:
+def test_the_default_embedder_may_be_absent(edge_verb: Verb, tmp_path: Path) -> None:
+    ended = edge_verb("doctor", "--json", EDGE_RERANKER="", EDGE_EMBEDDER="", EDGE_MODELS_DIR=str(tmp_path))
+    assert "edge models pull" in json.loads(ended.out)["models"]["embedder"]["state"]
+    assert ended.code == 0
     shown = " ".join(edge_verb("doctor", EDGE_RERANKER="zzz").out.split())
     assert "reranker missing zzz: there is no model 'zzz'" in shown
     assert "embedder on tiny-embedder" in shown
 
 
-def test_a_runtime_whose_library_is_missing_is_not_usable(edge_verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object())
+FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "the runtime 'onnx' cannot be used here": (
+        doctor.importlib.util,
+        "find_spec",
+        lambda name: None if name == "onnxruntime" else object(),
+    ),
+    " is no folder that can be written": (doctor.os, "access", lambda path, mode: False),  # root may write anywhere
+    "64.0 MB that the control group of this process allows": (doctor, "group_limit", lambda: 64_000_000),
+}
+
+
+@pytest.mark.parametrize("says", FAULTS)
+def test_a_machine_on_which_a_setting_cannot_work(edge_verb: Verb, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    monkeypatch.setattr(*FAULTS[says])
     ended = edge_verb("doctor", "--json", EDGE_RUNTIME="onnx")
-    assert "the runtime 'onnx' cannot be used here" in json.loads(ended.out)["problems"][0]
-    assert ended.code == 2
-
-
-def test_the_default_embedder_may_be_absent(edge_verb: Verb, tmp_path: Path) -> None:
-    ended = edge_verb("doctor", "--json", EDGE_RERANKER="", EDGE_EMBEDDER="", EDGE_MODELS_DIR=str(tmp_path))
-    assert "edge models pull" in json.loads(ended.out)["models"]["embedder"]["state"]
-    assert ended.code == 0
-
-
-def test_a_folder_that_may_not_be_written(edge_verb: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.os, "access", lambda path, mode: Path(path) != tmp_path)  # root may write anywhere
-    ended = edge_verb("doctor", "--json")
-    assert f"{tmp_path} is no folder that can be written" in json.loads(ended.out)["problems"][0]
+    assert says in json.loads(ended.out)["problems"][0]
     assert ended.code == 2
 
 
@@ -134,11 +136,3 @@ def test_the_sandbox_of_documents_is_told(edge_verb: Callable[..., Any]) -> None
         assert found["system calls"] is True
     off = edge_verb("doctor", EDGE_SANDBOX="off")
     assert " ".join(off.out.split()).count("missing switched off by EDGE_SANDBOX") == 2
-
-
-def test_a_limit_above_that_of_the_container(edge_verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "group_limit", lambda: 64_000_000)
-    ended = edge_verb("doctor", "--json")
-    (problem,) = json.loads(ended.out)["problems"]
-    assert "64.0 MB that the control group of this process allows" in problem
-    assert ended.code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,15 +40,36 @@ WORKS = {
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the figures are those of anonymous memory")
 
 
+def prepare(folder: Path, models: Path, patch: pytest.MonkeyPatch) -> None:
+    own = {"EDGE_MODELS_DIR": str(models), "EDGE_LLM": "extractive", "XDG_RUNTIME_DIR": str(folder / "run")}
+    for name, value in settings_of(folder, **own).items():
+        patch.setenv(name, value)
+    (folder / "docs").mkdir()
+    (folder / "docs" / "river.txt").write_text("The river floods in spring.\n", encoding="utf-8")
+
+
 @pytest.fixture
-def settings(tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    own = {"EDGE_MODELS_DIR": str(tiny_models), "EDGE_LLM": "extractive", "XDG_RUNTIME_DIR": str(tmp_path / "run")}
-    given = settings_of(tmp_path, **own)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "river.txt").write_text("The river floods in spring.\n", encoding="utf-8")
-    return given
+def settings(tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, tiny_models, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def made(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a collection `col` and a memory `mem`, for copies."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        prepare(folder, tiny_models, patch)
+        assert run(folder, *WORKS["index"]).returncode == 0
+        remembered = ["The river floods in spring.", "I like tea", "I like rain"]
+        assert run(folder, "memory", "add", *remembered, "--path", "mem").returncode == 0
+    return folder
+
+
+@pytest.fixture
+def filled(settings: None, made: Path, tmp_path: Path) -> Path:
+    for name in ("col", "mem"):
+        shutil.copytree(made / name, tmp_path / name)
+    return tmp_path
 
 
 def run(folder: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -73,7 +95,7 @@ def served(folder: Path, limit: str) -> int:
 
 
 def test_doctor_shows_limits_that_work_at_the_first_try(
-    settings: dict[str, str], tmp_path: Path, edge_verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    settings: None, tmp_path: Path, edge_verb: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = json.loads(run(tmp_path, "doctor", "--json").stdout)["smallest_limits"]
     monkeypatch.setattr(doctor, "smallest_limits", lambda: limits)
@@ -123,20 +145,16 @@ NAMED = {
 """A request of every verb that is refused in little memory, and its stdin."""
 
 
-def test_the_limit_that_a_refusal_names_is_enough(
-    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_limit_that_a_refusal_names_is_enough(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDGE_MEMORY", raising=False)
-    assert run(tmp_path, *WORKS["index"]).returncode == 0
-    assert run(tmp_path, "memory", "add", "The river floods in spring.", "--path", "mem").returncode == 0
-    RandomModel().write(tmp_path / "m.gguf")
+    RandomModel().write(filled / "m.gguf")
     for name, (arguments, given) in NAMED.items():
         if "--llm" in name and not (find_spec("llama_cpp") and find_spec("jinja2")):
             continue  # the extra is not installed
-        refused = run(tmp_path, *arguments, "--memory", "45MB", given=given)
+        refused = run(filled, *arguments, "--memory", "45MB", given=given)
         *_, limit = re.findall(rb"(?:that works is|a limit of) ([0-9.]+ MB)", refused.stderr) or [refused.stderr]
         assert limit.endswith(b" MB"), (name, limit)
-        done = run(tmp_path, *arguments, "--memory", limit.decode().replace(" ", ""), given=given)
+        done = run(filled, *arguments, "--memory", limit.decode().replace(" ", ""), given=given)
         assert done.returncode in (0, 1), (name, limit, done.stderr)
         assert b"limit" not in done.stderr, (name, done.stderr)  # `chat` goes on after a refusal
 
@@ -146,23 +164,21 @@ LEFT = "import atexit, sys; atexit.register(lambda: open('loaded', 'w').write(' 
 
 
 @pytest.mark.parametrize("name", [name for name in WORKS if name != "demo"])  # which is never refused so early
-def test_a_verb_loads_no_module_that_its_limit_leaves_out(settings: dict[str, str], tmp_path: Path, name: str) -> None:
-    assert run(tmp_path, *WORKS["index"]).returncode == 0
-    assert run(tmp_path, "memory", "add", "The river floods in spring.", "--path", "mem").returncode == 0
+def test_a_verb_loads_no_module_that_its_limit_leaves_out(filled: Path, name: str) -> None:
     arguments = NAMED["index"][0] if name == "index" else WORKS[name]
     program = [sys.executable, "-c", LEFT + EDGE[-1], *arguments, "--memory", "32MB"]
-    refused = subprocess.run(program, cwd=tmp_path, capture_output=True, check=False)
+    refused = subprocess.run(program, cwd=filled, capture_output=True, check=False)
     if name in ("mcp", "serve") and b"pip install" in refused.stderr:
         return  # the extra is not installed
     assert b"works is" in refused.stderr, refused.stderr
-    loaded = set((tmp_path / "loaded").read_text().split())
+    loaded = set((filled / "loaded").read_text().split())
     child = python(LEFT + smallest._CHILD, name)
-    assert b"bytes" in subprocess.run(child, cwd=tmp_path, capture_output=True, check=True).stdout
-    more = loaded - set((tmp_path / "loaded").read_text().split())
+    assert b"bytes" in subprocess.run(child, cwd=filled, capture_output=True, check=True).stdout
+    more = loaded - set((filled / "loaded").read_text().split())
     assert not {module for module in more if module.partition(".")[0] not in sys.stdlib_module_names}
 
 
-def test_what_cannot_be_computed_is_said(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_computed_is_said(settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGE_RERANKER", "not-there")
     assert "there is no model 'not-there'" in str(_asked("rerank"))
     assert isinstance(_asked("embed"), int)
@@ -174,7 +190,7 @@ def test_a_verb_that_needs_memory_names_doctor(edge_verb: Callable[..., Any]) ->
 
 @pytest.mark.parametrize(("name", "missing", "extra"), [("mcp", "mcp", "mcp"), ("serve", "msgspec", "serve")])
 def test_a_missing_extra_is_named_as_pip_takes_it(
-    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str, missing: str, extra: str
+    settings: None, monkeypatch: pytest.MonkeyPatch, name: str, missing: str, extra: str
 ) -> None:
     monkeypatch.setattr(smallest, "_CHILD", f"import sys; sys.modules[{missing!r}] = None; {smallest._CHILD}")
     assert f"pip install 'edge-rag[{extra}]'" in str(_asked(name))
@@ -195,21 +211,17 @@ AT_ONCE: dict[str, tuple[list[str], bytes, str]] = {
 
 
 @pytest.mark.parametrize("verb", AT_ONCE)
-def test_the_limit_that_a_refusal_names_works_at_the_next_try(
-    settings: dict[str, str], tmp_path: Path, verb: str
-) -> None:
-    assert run(tmp_path, "index", "docs", "-c", "col").returncode == 0
-    assert run(tmp_path, "memory", "add", "I like tea", "I like rain", "--path", "mem").returncode == 0
+def test_the_limit_that_a_refusal_names_works_at_the_next_try(filled: Path, verb: str) -> None:
     if verb.endswith("damage"):
-        path = tmp_path / ("mem/memory.db" if verb.startswith("memory") else "col/edge.db")
+        path = filled / ("mem/memory.db" if verb.startswith("memory") else "col/edge.db")
         data = bytearray(path.read_bytes())
         for page in range(4, len(data) // 4096):
             data[page * 4096 + 3500 : page * 4096 + 3900] = bytes(range(200)) * 2
         path.write_bytes(data)
     arguments, given, little = AT_ONCE[verb]
-    refused = run(tmp_path, *arguments, "--memory", little, given=given)
+    refused = run(filled, *arguments, "--memory", little, given=given)
     assert refused.returncode == 2
     named = re.findall(rb"smallest (?:memory limit )?that works is ([\d.]+ [GMk]?B)", refused.stderr)
     assert len(named) == 1, refused.stderr
-    done = run(tmp_path, *arguments, "--memory", named[0].decode().replace(" ", ""), given=given)
+    done = run(filled, *arguments, "--memory", named[0].decode().replace(" ", ""), given=given)
     assert done.returncode == 0, done.stderr[-2000:]
