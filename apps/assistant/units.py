@@ -38,14 +38,8 @@ _DEFINED_LINES = 6
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A part of a passage.
-
-    Attributes:
-        text: the text to show, on one line; code keeps its lines.
-        kind: the kind of the part.
-        start, end: its position in the passage, in characters.
-        heading: the headings, section or function above it, on one line; empty if there are none.
-    """
+    """A part of a passage: its text on one line (code keeps its lines), its position in characters, and the headings,
+    section or function above it."""
 
     text: str
     kind: Kind

@@ -46,19 +46,8 @@ def _of(kind: str, *, default: str | None = None, given: bool = False) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A row of `memories`, in the order of its columns. All that is known of a field stands here.
-
-    Attributes:
-        id: the id in the indexes.
-        uuid: the id for callers.
-        timestamp: the time of the statement or event, if it was given.
-        local_timestamp: the same time in the time zone it was given in; None if that is UTC or was not given.
-        expiration_date: the last day on which the memory is shown.
-        forgotten_at: the time from which the memory is hidden; None if it is not.
-        follows: the `id` of the turn before, if the memory is a turn of a conversation.
-        valid_from, valid_until: the times from and until which the statement holds, if they are known.
-        superseded_by: the `uuid` of the memory that takes this one's place.
-    """
+    """A row of `memories`, in the order of its columns; the schema below says what they hold. All else that is known of
+    a field stands here."""
 
     id: int = 0
     uuid: str = ""

@@ -155,13 +155,7 @@ class Searcher:
         self._lease = store.budget.reserve("memory scope", 0)
 
     def search(
-        self,
-        query: str,
-        scope: Scope,
-        condition: Condition,
-        options: RecallOptions,
-        *,
-        asked: Asked | None = None,
+        self, query: str, scope: Scope, condition: Condition, options: RecallOptions, *, asked: Asked | None = None
     ) -> tuple[list[Candidate], list[dict[str, Any]]]:
         """The best memories of `scope` that meet `condition`, and the best conversations, best first."""
         top_k, rerank, show_expired = options.count, options.rerank, options.show_expired

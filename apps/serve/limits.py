@@ -23,20 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one server; sizes in bytes, times in seconds.
-
-    Attributes:
-        body: of a request's body.
-        connections: that are open at once. For one more, the connection ends that has waited longest for its client. If
-            all are at work, the new one is told to come again. Large requests keep at most half of them at work.
-        workers: requests that are worked on at once. Others wait with their bodies read.
-        head_s: for the first line and the headers of a request.
-        body_s: for its body.
-        pause_s: between two pieces of its body, and for a client to take a piece of the answer.
-        idle_s: that a connection may stay open between two requests.
-        request_s: for the work, unless the request says less.
-        rate: requests a minute for each token, or for each address where no token is asked for; 0 for no bound.
-    """
+    """Bounds of one server; sizes in bytes, times in seconds. `connections`: for one more, the one ends that has waited
+    longest for its client; if all are at work, the new one is told to come again. `workers`: requests that are worked
+    on at once. `pause_s`: between two pieces of a body, and for a client to take a piece of the answer; `idle_s`:
+    between two requests. `rate`: requests a minute for each token, or for each address where none is asked for; 0 for
+    no bound."""
 
     body: int = 8 << 20
     connections: int = 64

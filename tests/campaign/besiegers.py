@@ -123,10 +123,7 @@ class Besiegers:
         return None
 
     def _rerank(self, chance: random.Random) -> None:
-        content = {
-            "query": words(chance, 4),
-            "documents": [words(chance, chance.randint(20, 120)) for _ in range(20)],
-        }
+        content = {"query": words(chance, 4), "documents": [words(chance, chance.randint(20, 120)) for _ in range(20)]}
         found = self._ask_server("rerank", "POST", "/v1/rerank", content)
         if found and len(found["results"]) != len(content["documents"]):
             self.problems.append(f"20 documents were ranked as {len(found['results'])}")

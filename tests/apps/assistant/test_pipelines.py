@@ -359,12 +359,7 @@ def test_results_are_the_same_with_and_without_lookahead(steps: Make, generator:
     scripts: dict[str, Script] = {
         "hyde": {"short passage": "Snow melts.", READ: "In spring [1]."},
         "subquestion": {"simpler": "When does the Ombra flood?\nWho built the bridge?", READ: "In spring [1]."},
-        "iterative": {
-            "completely": "yes",
-            "look up next": QUESTION,
-            "so far": "Spring [1].",
-            READ: "In May [1].",
-        },
+        "iterative": {"completely": "yes", "look up next": QUESTION, "so far": "Spring [1].", READ: "In May [1]."},
         "iter-retgen": {QUESTION: ["It floods [1].", "Snow melts [1].", "In spring [1]."]},
         "flare": {QUESTION: "In spring [1]."},
         "self-rag": self_rag_script(),

@@ -57,135 +57,125 @@ class Client:
         return json.loads(data)
 
 
-def run(talk: Callable[[], Awaitable[None]]) -> None:
+def talking(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """A test that runs in an event loop."""
+
     async def limited() -> None:
         with anyio.fail_after(60):
-            await talk()
+            await test()
 
-    result_of(limited())
+    return lambda: result_of(limited())
 
 
 def identifier(line: str) -> object:
     return json.loads(line)["id"]
 
 
-def test_a_message_that_is_too_long_is_refused_and_the_next_one_is_read() -> None:
-    async def talk() -> None:
-        client = Client(40 * MB)
-        client.send(
-            request(1),
-            request("long", "x" * 3 * MB),
-            b'{"jsonrpc":"2.0","method":"no id","t":"' + b"y" * 2 * MB + b'"}\n',
-            request(3),
-        )
-        assert identifier(await anext(client.messages)) == 1
-        most = 0
-        reserve = client.budget._resize
+@talking
+async def test_a_message_that_is_too_long_is_refused_and_the_next_one_is_read() -> None:
+    client = Client(40 * MB)
+    client.send(
+        request(1),
+        request("long", "x" * 3 * MB),
+        b'{"jsonrpc":"2.0","method":"no id","t":"' + b"y" * 2 * MB + b'"}\n',
+        request(3),
+    )
+    assert identifier(await anext(client.messages)) == 1
+    most = 0
+    reserve = client.budget._resize
 
-        def watched(lease: Any, nbytes: int, **named: Any) -> None:
-            nonlocal most
-            reserve(lease, nbytes, **named)
-            most = max(most, client.budget.used)
+    def watched(lease: Any, nbytes: int, **named: Any) -> None:
+        nonlocal most
+        reserve(lease, nbytes, **named)
+        most = max(most, client.budget.used)
 
-        client.budget._resize = watched  # type: ignore[method-assign]
-        assert identifier(await anext(client.messages)) == 3
-        refusal = client.answer()
-        assert refusal["id"] == "long"
-        assert "3.15 MB was not read: it is longer than the 1.05 MB" in refusal["error"]["message"]
-        assert most < 10 * MB  # as far as it was read: eight times a megabyte
-        client.messages.answered(1)
-        client.messages.answered(3)
-        with pytest.raises(StopAsyncIteration):
-            await anext(client.messages)
-
-    run(talk)
+    client.budget._resize = watched  # type: ignore[method-assign]
+    assert identifier(await anext(client.messages)) == 3
+    refusal = client.answer()
+    assert refusal["id"] == "long"
+    assert "3.15 MB was not read: it is longer than the 1.05 MB" in refusal["error"]["message"]
+    assert most < 10 * MB  # as far as it was read: eight times a megabyte
+    client.messages.answered(1)
+    client.messages.answered(3)
+    with pytest.raises(StopAsyncIteration):
+        await anext(client.messages)
 
 
-def test_the_end_of_the_input_waits_for_the_answers() -> None:
+@talking
+async def test_the_end_of_the_input_waits_for_the_answers() -> None:
     """A client may close its end as soon as it has asked. The SDK would cancel what is at work then."""
 
-    async def talk() -> None:
-        client = Client(40 * MB)
-        client.send(request(1), request(2))
+    client = Client(40 * MB)
+    client.send(request(1), request(2))
+    for number in (1, 2):
+        assert identifier(await anext(client.messages)) == number
+    ended = anyio.Event()
+
+    async def read() -> None:
+        with pytest.raises(StopAsyncIteration):
+            await anext(client.messages)
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
         for number in (1, 2):
-            assert identifier(await anext(client.messages)) == number
-        ended = anyio.Event()
-
-        async def read() -> None:
-            with pytest.raises(StopAsyncIteration):
-                await anext(client.messages)
-            ended.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
-            for number in (1, 2):
-                await anyio.sleep(0.05)
-                assert not ended.is_set()
-                client.messages.answered(number)
-
-    run(talk)
+            await anyio.sleep(0.05)
+            assert not ended.is_set()
+            client.messages.answered(number)
 
 
-def test_what_has_many_parts_is_refused_by_what_they_would_take() -> None:
-    async def talk() -> None:
-        client = Client(20 * MB)
-        client.send(request(1, parts=[[]] * 200_000), request(2, "x" * 800_000))
-        assert identifier(await anext(client.messages)) == 2
-        assert "more than the limit leaves" in client.answer()["error"]["message"]
-        assert client.budget.holders()["messages"] > 6 * MB
-
-    run(talk)
+@talking
+async def test_what_has_many_parts_is_refused_by_what_they_would_take() -> None:
+    client = Client(20 * MB)
+    client.send(request(1, parts=[[]] * 200_000), request(2, "x" * 800_000))
+    assert identifier(await anext(client.messages)) == 2
+    assert "more than the limit leaves" in client.answer()["error"]["message"]
+    assert client.budget.holders()["messages"] > 6 * MB
 
 
-def test_a_message_waits_until_those_before_it_are_answered() -> None:
-    async def talk() -> None:
-        client = Client(10 * MB)
-        client.send(request(1, "x" * 700_000), request(2, "x" * 700_000))
-        assert identifier(await anext(client.messages)) == 1
-        second: list[object] = []
+@talking
+async def test_a_message_waits_until_those_before_it_are_answered() -> None:
+    client = Client(10 * MB)
+    client.send(request(1, "x" * 700_000), request(2, "x" * 700_000))
+    assert identifier(await anext(client.messages)) == 1
+    second: list[object] = []
 
-        async def read() -> None:
-            second.append(identifier(await anext(client.messages)))
+    async def read() -> None:
+        second.append(identifier(await anext(client.messages)))
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
-            while client.budget.used <= 5 * MB:  # a part of the second is read
-                await anyio.sleep(0.01)
-            await anyio.sleep(0.3)
-            assert second == []
-            assert 5 * MB < client.budget.used <= 10 * MB
-            client.messages.answered(1)
-        assert second == [2]
-
-    run(talk)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        while client.budget.used <= 5 * MB:  # a part of the second is read
+            await anyio.sleep(0.01)
+        await anyio.sleep(0.3)
+        assert second == []
+        assert 5 * MB < client.budget.used <= 10 * MB
+        client.messages.answered(1)
+    assert second == [2]
 
 
-def test_answers_give_memory_back_and_nothing_is_left_at_the_end() -> None:
-    async def talk() -> None:
-        client = Client(10 * MB)
-        client.send(
-            *(request(number, "x" * 700_000) for number in range(5)), b'{"jsonrpc": "2.0", "method": "notice"}\n'
-        )
-        seen: list[object] = []
+@talking
+async def test_answers_give_memory_back_and_nothing_is_left_at_the_end() -> None:
+    client = Client(10 * MB)
+    client.send(*(request(number, "x" * 700_000) for number in range(5)), b'{"jsonrpc": "2.0", "method": "notice"}\n')
+    seen: list[object] = []
 
-        async def answer() -> None:
-            while len(seen) < 5:
-                await anyio.sleep(0.01)
-                for number in tuple(seen):
-                    await client.output.write(
-                        json.dumps({"jsonrpc": "2.0", "id": number, "result": {}}).replace(" ", "") + "\n"
-                    )
+    async def answer() -> None:
+        while len(seen) < 5:
+            await anyio.sleep(0.01)
+            for number in tuple(seen):
+                await client.output.write(
+                    json.dumps({"jsonrpc": "2.0", "id": number, "result": {}}).replace(" ", "") + "\n"
+                )
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(answer)
-            async for line in client.messages:
-                seen.append(json.loads(line).get("id"))
-                assert client.budget.used <= 10 * MB
-            tasks.cancel_scope.cancel()
-        assert seen == [0, 1, 2, 3, 4, None]
-        assert client.budget.used == 0
-
-    run(talk)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answer)
+        async for line in client.messages:
+            seen.append(json.loads(line).get("id"))
+            assert client.budget.used <= 10 * MB
+        tasks.cancel_scope.cancel()
+    assert seen == [0, 1, 2, 3, 4, None]
+    assert client.budget.used == 0
 
 
 def test_an_answer_is_bounded_and_held_until_it_is_written() -> None:

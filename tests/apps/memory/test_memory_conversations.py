@@ -11,12 +11,7 @@ from apsw import Connection
 from edge.apps.memory import searching
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.records import Record, read_records
-from edge.apps.memory.searching import (
-    SHARE,
-    beside_their_conversations,
-    central_sentences,
-    conversation_scores,
-)
+from edge.apps.memory.searching import SHARE, beside_their_conversations, central_sentences, conversation_scores
 from edge.errors import InputError
 from tests.apps.memory.conftest import Make
 

@@ -43,9 +43,8 @@ def vectors(memory: Memory) -> np.ndarray:
 def filled(make: Make) -> Memory:
     """More texts than are embedded at a time, a conversation, a deleted turn, and actions; vectors in segments."""
     memory = make()
-    memory.add(
-        [f"The river number {n} floods in spring, says page {n + 1000}." for n in range(BATCH + 5)], user_id="ada"
-    )
+    rivers = [f"The river number {n} floods in spring, says page {n + 1000}." for n in range(BATCH + 5)]
+    memory.add(rivers, user_id="ada", supersede=False)
     turns = ["Do you like the lake?", "Very much.", "Then come tomorrow."]
     told = memory.add([{"role": "user", "content": turn} for turn in turns], user_id="ada", run_id="r")["results"]
     memory.delete(told[0]["id"])

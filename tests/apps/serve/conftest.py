@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +82,21 @@ def served_settings(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory)
         "XDG_DATA_HOME": str(base / "data"),
         "XDG_RUNTIME_DIR": str(runtime),
     }
-    documents = base / "documents"
-    documents.mkdir()
-    for name, text in TEXTS.items():
-        (documents / name).write_text(text)
+    index(base, "documents", TEXTS, "collection", tiny_models)
+    return environment
+
+
+def index(base: Path, folder: str, texts: Mapping[str, str | bytes], collection: str, models: Path) -> None:
+    """Writes documents into a new folder, and indexes them."""
+    (base / folder).mkdir()
+    for name, text in texts.items():
+        (base / folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
     config = Config(
-        memory=10**11, models_dir=str(tiny_models), embedder="tiny-embedder", reranker="tiny",
+        memory=10**11, models_dir=str(models), embedder="tiny-embedder", reranker="tiny",
         scratch_dir=str(base / "scratch"),
     )  # fmt: skip
-    with Collection(base / "collection", config=config) as collection:
-        collection.index([documents])
-    return environment
+    with Collection(base / collection, config=config) as made:
+        made.index([base / folder])
 
 
 @pytest.fixture(scope="session")
@@ -126,6 +130,9 @@ def start_server(served_settings: dict[str, str]) -> Iterator[Callable[..., Runn
         return started[-1]
 
     yield start
+    for running in started:  # all at once
+        if running.process.poll() is None:
+            running.process.send_signal(signal.SIGINT)
     for running in started:
         running.stop()
 
@@ -161,40 +168,23 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="session")
-def site(start_server: Callable[..., Running], served_settings: dict[str, str]) -> Running:
+def site(start_server: Callable[..., Running], served_settings: dict[str, str], tiny_models: Path) -> Running:
     """A server with a second collection, of hostile documents."""
     base = Path(served_settings["EDGE_SCRATCH_DIR"]).parent
-    documents = base / "hostile"
-    documents.mkdir()
-    for name, text in HOSTILE.items():
-        (documents / name).write_text(text)
-    (documents / "blob.bin").write_bytes(b"\0\1\2" * 100)
-    config = Config(
-        memory=10**11, models_dir=served_settings["EDGE_MODELS_DIR"], embedder="tiny-embedder",
-        scratch_dir=str(base / "scratch"),
-    )  # fmt: skip
-    with Collection(base / "hostile-collection", config=config) as collection:
-        collection.index([documents])
+    index(base, "hostile", {**HOSTILE, "blob.bin": b"\0\1\2" * 100}, "hostile-collection", tiny_models)
     return start_server(
         "-c", str(base / "hostile-collection"), "--memory-path", str(base / "page-memory"), runtime=base / "run-page"
     )
 
 
 @pytest.fixture(scope="session")
-def papers(start_server: Callable[..., Running], served_settings: dict[str, str]) -> Running:
+def papers(start_server: Callable[..., Running], served_settings: dict[str, str], tiny_models: Path) -> Running:
     """A server with a collection of a PDF of two pages and a note."""
     base = Path(served_settings["EDGE_SCRATCH_DIR"]).parent
-    documents = base / "papers"
-    documents.mkdir()
     first = [(72, 720, 20, "Rivers"), (72, 690, 11, "They rise in spring,"), (72, 676, 11, "when the snow melts.")]
-    (documents / "rivers.pdf").write_bytes(pdf_bytes([first, [(72, 720, 11, "The bridge is closed then.")]]))
-    (documents / "note.md").write_text("# A note\n\nThe garden is dry.\n")
-    config = Config(
-        memory=10**11, models_dir=served_settings["EDGE_MODELS_DIR"], embedder="tiny-embedder",
-        scratch_dir=str(base / "scratch"),
-    )  # fmt: skip
-    with Collection(base / "paper-collection", config=config) as collection:
-        collection.index([documents])
+    rivers = pdf_bytes([first, [(72, 720, 11, "The bridge is closed then.")]])
+    texts = {"rivers.pdf": rivers, "note.md": "# A note\n\nThe garden is dry.\n"}
+    index(base, "papers", texts, "paper-collection", tiny_models)
     arguments = ("--port", "0", "-c", str(base / "paper-collection"), "--memory-path", str(base / "paper-memory"))
     return start_server(*arguments, runtime=base / "run-papers", usual=False)
 

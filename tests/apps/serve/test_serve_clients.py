@@ -285,72 +285,70 @@ def test_mcp_in_older_revisions_by_hand(server: Running, version: str) -> None:
         assert client.post("/mcp", content=b"x" * (9 << 20)).status_code == 413
 
 
-def test_mem0s_client(start_server: Callable[..., Running], tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def mem0(start_server: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """mem0's client of a server with an empty memory."""
     monkeypatch.setenv("MEM0_TELEMETRY", "False")
     monkeypatch.setenv("MEM0_DIR", str(tmp_path / "mem0"))
-    mem0 = pytest.importorskip("mem0")
+    module = pytest.importorskip("mem0")
     server = start_server("--memory-path", str(tmp_path / "memory"), runtime=tmp_path / "run")
-    client = mem0.MemoryClient(api_key="none", host=server.url)
-    added = client.add([{"role": "user", "content": "I am allergic to peanuts."}], user_id="alice")["results"]
-    client.add("My sister lives in Porto.", user_id="alice", metadata={"category": "family"})
-    client.add("I like peanuts.", user_id="bob")
-    found = client.search("where does the sister live", filters={"user_id": "alice"})["results"]
+    return module.MemoryClient(api_key="none", host=server.url)
+
+
+def test_mem0s_client(mem0: Any) -> None:
+    added = mem0.add([{"role": "user", "content": "I am allergic to peanuts."}], user_id="alice")["results"]
+    mem0.add("My sister lives in Porto.", user_id="alice", metadata={"category": "family"})
+    mem0.add("I like peanuts.", user_id="bob")
+    found = mem0.search("where does the sister live", filters={"user_id": "alice"})["results"]
     assert {memory["memory"] for memory in found} == {"I am allergic to peanuts.", "My sister lives in Porto."}
-    listed = client.get_all(filters={"user_id": "alice"})
+    listed = mem0.get_all(filters={"user_id": "alice"})
     assert listed["count"] == 2
     name = added[0]["id"]
-    client.update(name, text="I am allergic to nuts.")
-    assert client.get(name)["memory"] == "I am allergic to nuts."
-    assert [entry["event"] for entry in client.history(name)] == ["ADD", "UPDATE"]
-    client.delete(name)
-    client.delete_all(user_id="alice")
-    assert client.get_all(filters={"user_id": "alice"})["results"] == []
-    assert len(client.get_all(filters={"user_id": "bob"})["results"]) == 1
+    mem0.update(name, text="I am allergic to nuts.")
+    assert mem0.get(name)["memory"] == "I am allergic to nuts."
+    assert [entry["event"] for entry in mem0.history(name)] == ["ADD", "UPDATE"]
+    mem0.delete(name)
+    mem0.delete_all(user_id="alice")
+    assert mem0.get_all(filters={"user_id": "alice"})["results"] == []
+    assert len(mem0.get_all(filters={"user_id": "bob"})["results"]) == 1
 
 
-def test_mem0s_client_with_entities_batches_and_pages(
-    start_server: Callable[..., Running], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mem0s_client_with_entities_batches_and_pages(mem0: Any) -> None:
     """The verbs about memories that the first test does not use. The others are about its service's accounts."""
-    monkeypatch.setenv("MEM0_TELEMETRY", "False")
-    monkeypatch.setenv("MEM0_DIR", str(tmp_path / "mem0"))
-    mem0 = pytest.importorskip("mem0")
-    server = start_server("--memory-path", str(tmp_path / "memory"), runtime=tmp_path / "run")
-    client = mem0.MemoryClient(api_key="none", host=server.url)
     names = [
-        client.add(f"Ann keeps {animal}.", user_id="ann/a", run_id="r")["results"][0]["id"]
+        mem0.add(f"Ann keeps {animal}.", user_id="ann/a", run_id="r")["results"][0]["id"]
         for animal in ("bees", "hens", "cats", "dogs", "fish")
     ]
-    client.add("Bob rows.", user_id="bob", agent_id="coder")
-    told = {(entity["type"], entity["name"]): entity["total_memories"] for entity in client.users()["results"]}
+    mem0.add("Bob rows.", user_id="bob", agent_id="coder")
+    told = {(entity["type"], entity["name"]): entity["total_memories"] for entity in mem0.users()["results"]}
     assert told == {("user", "ann/a"): 5, ("user", "bob"): 1, ("agent", "coder"): 1, ("run", "r"): 5}
 
-    pages = [client.get_all(filters={"user_id": "ann/a"}, page=page, page_size=2) for page in (1, 2, 3)]
+    pages = [mem0.get_all(filters={"user_id": "ann/a"}, page=page, page_size=2) for page in (1, 2, 3)]
     assert [memory["id"] for page in pages for memory in page["results"]] == names[::-1]
     assert [page["next"] is None for page in pages] == [False, False, True]
     assert [page["previous"] is None for page in pages] == [True, False, False]
 
-    client.batch_update([
+    mem0.batch_update([
         {"memory_id": names[0], "text": "Ann kept bees."}, {"memory_id": names[1], "metadata": {"seen": True}},
     ])  # fmt: skip
-    assert client.get(names[0])["memory"] == "Ann kept bees."
-    assert client.get(names[1])["metadata"] == {"seen": True}
+    assert mem0.get(names[0])["memory"] == "Ann kept bees."
+    assert mem0.get(names[1])["metadata"] == {"seen": True}
     bad: list[dict[str, Any]] = [
         {"memory_id": "nothing", "text": "x"}, {"memory_id": names[3]}, {"memory_id": names[3], "text": 3},
         {"memory_id": names[3], "metadata": "x"},
     ]  # fmt: skip
     for change in bad:
         with pytest.raises(Exception, match=r"nothing was changed|text|metadata"):
-            client.batch_update([{"memory_id": names[2], "text": "Never."}, change])
+            mem0.batch_update([{"memory_id": names[2], "text": "Never."}, change])
     with pytest.raises(Exception, match="nothing was changed"):
-        client.batch_delete([{"memory_id": names[2]}, {"memory_id": "nothing"}])
-    assert client.get(names[2])["memory"] == "Ann keeps cats."
-    client.batch_delete([{"memory_id": name} for name in names[2:]])
-    assert client.get_all(filters={"user_id": "ann/a"})["count"] == 2
-    client.delete_users(user_id="ann/a")
-    assert [entity["name"] for entity in client.users()["results"]] == ["bob", "coder"]
-    client.reset()
-    assert client.users()["results"] == []
+        mem0.batch_delete([{"memory_id": names[2]}, {"memory_id": "nothing"}])
+    assert mem0.get(names[2])["memory"] == "Ann keeps cats."
+    mem0.batch_delete([{"memory_id": name} for name in names[2:]])
+    assert mem0.get_all(filters={"user_id": "ann/a"})["count"] == 2
+    mem0.delete_users(user_id="ann/a")
+    assert [entity["name"] for entity in mem0.users()["results"]] == ["bob", "coder"]
+    mem0.reset()
+    assert mem0.users()["results"] == []
 
 
 def test_mem0s_rest_server(start_server: Callable[..., Running], tmp_path: Any) -> None:

@@ -60,23 +60,23 @@ class Ended:
 
 
 class Shell:
-    """Runs `edge` in the folder and with the settings of a server."""
+    """Runs `edge` in the folder and with the settings of a server, in forks of one process."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: Running, forked: tuple[str, ...]) -> None:
         self.running = running
+        self.forked = forked
 
     def edge(self, *arguments: str, given: str = "", **environment: str) -> Ended:
-        command = [sys.executable, "-c", "from edge.apps.cli import main; main()", *arguments]
         done = subprocess.run(
-            command, env={**self.running.environment, **environment}, cwd=self.running.folder, text=True,
-            capture_output=True, input=given, check=False, timeout=120,
+            [*self.forked, *arguments], env={**self.running.environment, **environment}, cwd=self.running.folder,
+            text=True, capture_output=True, input=given, check=False, timeout=120,
         )  # fmt: skip
         return Ended(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
-def shell(server: Running) -> Shell:
-    return Shell(server)
+def shell(server: Running, forked_command: tuple[str, ...]) -> Shell:
+    return Shell(server, forked_command)
 
 
 SAME = [
@@ -289,12 +289,14 @@ def test_what_the_owners_programs_ask_is_not_answered_over_the_network(server: R
             assert client.post(path, json={}).status_code in (404, 405)
 
 
-def test_the_server_sees_what_others_write(start_server: Callable[..., Running], tmp_path: Path) -> None:
+def test_the_server_sees_what_others_write(
+    start_server: Callable[..., Running], forked_command: tuple[str, ...], tmp_path: Path
+) -> None:
     """Also where they put another collection in the place of the one that was served."""
     documents, place = tmp_path / "documents", tmp_path / "collection"
     documents.mkdir()
     running = start_server("-c", str(place), runtime=tmp_path / "run")
-    shell = Shell(running)
+    shell = Shell(running, forked_command)
     asked = ("search", "quarry", "-c", str(place), "--no-rerank", "--json")
     for number in range(3):
         (documents / f"{number}.md").write_text(f"# Quarry {number}\n\nThe quarry has {number} lakes.\n")
@@ -308,14 +310,14 @@ def test_the_server_sees_what_others_write(start_server: Callable[..., Running],
 
 
 def test_a_question_to_several_collections_is_the_server_s_too(
-    start_server: Callable[..., Running], tmp_path: Path
+    start_server: Callable[..., Running], forked_command: tuple[str, ...], tmp_path: Path
 ) -> None:
     for name, text in (("one", "The quarry has seven lakes."), ("two", "The mill was built in 1834.")):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.md").write_text(f"{text}\n", encoding="utf-8")
     places = [argument for name in ("c-one", "c-two") for argument in ("-c", str(tmp_path / name))]
     running = start_server(*places, runtime=tmp_path / "run")
-    shell = Shell(running)
+    shell = Shell(running, forked_command)
     for name in ("one", "two"):
         assert shell.edge("index", str(tmp_path / name), "-c", str(tmp_path / f"c-{name}")).code == 0
     for question in ("when was the mill built", "how many lakes has the quarry"):
@@ -390,10 +392,12 @@ def story(shell: Shell, *, served: bool, path: Path) -> list[tuple[int, str, str
     return seen
 
 
-def test_every_verb_does_what_it_does_alone(start_server: Callable[..., Running], tmp_path: Path) -> None:
+def test_every_verb_does_what_it_does_alone(
+    start_server: Callable[..., Running], forked_command: tuple[str, ...], tmp_path: Path
+) -> None:
     served, alone = tmp_path / "served", tmp_path / "alone"
     running = start_server("--memory-path", str(served), runtime=tmp_path / "run")
-    shell = Shell(running)
+    shell = Shell(running, forked_command)
     expected = story(shell, served=False, path=alone)
     found = story(shell, served=True, path=served)
     for here, there in zip(found, expected, strict=True):
