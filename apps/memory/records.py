@@ -441,8 +441,16 @@ def _spell_again(db: Connection) -> None:
         "SELECT id, text, coalesce(local_timestamp, timestamp) FROM memories WHERE id > ? ORDER BY id LIMIT ?",
         (last, _SPELLED),
     ).fetchall():
-        lexical.add(db, [row[0] for row in rows], [_dated(str(row[1]), row[2]) for row in rows])
+        lexical.add(db, [row[0] for row in rows], [_as_read(str(row[1]), row[2]) for row in rows])
         last = rows[-1][0]
+
+
+def _as_read(text: str, when: Any) -> str:
+    """`_dated` of a row that nobody has verified. Whoever reads a damaged one is told; it is found by its text."""
+    try:
+        return _dated(text, when)
+    except (TypeError, ValueError):
+        return text
 
 
 def _dated(text: str, when: str | None) -> str:

@@ -342,8 +342,10 @@ def test_a_memory_from_before_the_first_release_is_refused(make: Make, tmp_path:
     old.close()
 
 
-def test_an_older_memory_is_spelled_again_when_it_is_opened(make: Make, tmp_path: Path) -> None:
-    told = ["we write C++", "we write C", "it costs 1,200.50", "we wrote C#"]
+@pytest.mark.parametrize("moment", ["x", 5, b"x"])
+def test_an_older_memory_is_spelled_again_when_it_is_opened(make: Make, tmp_path: Path, moment: object) -> None:
+    """A damaged moment of one keeps nobody from the others."""
+    told = ["we write C++", "we write C", "it costs 1,200.50", "we wrote C#", "it is damaged"]
     memory = make()
     ids = [memory.add(text, user_id="ann", timestamp="2026-05-08")["results"][0]["id"] for text in told]
     memory.close()
@@ -352,6 +354,7 @@ def test_an_older_memory_is_spelled_again_when_it_is_opened(make: Make, tmp_path
     before = LexicalIndex("memories_fts")  # as versions before spelled it
     for row, text in old.execute("SELECT id, text FROM memories").fetchall():
         before.add(old, [row], [f"8 May 2026: {text}"])
+    old.execute("UPDATE memories SET local_timestamp = ? WHERE text = ?", (moment, told[4]))
     version = old.execute("PRAGMA user_version").fetchall()[0][0] - 1
     old.execute(f"PRAGMA user_version = {version}").fetchall()
     old.close()
@@ -363,6 +366,8 @@ def test_an_older_memory_is_spelled_again_when_it_is_opened(make: Make, tmp_path
         rows = dict(db.execute("SELECT id, text FROM memories").fetchall())
     shown = {query: {rows[row] for row, _ in hits} for query, hits in found.items()}
     assert shown == {"C++": {told[0]}, "1200": {told[2]}, "c#": set(), "May": set(told[:3])}
+    with pytest.raises(DamagedStore, match="is not what was stored"):
+        memory.get(ids[4])
 
 
 @pytest.mark.parametrize(
