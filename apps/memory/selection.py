@@ -16,7 +16,7 @@ import numpy as np
 
 from edge.apps.memory.arguments import check_text, spoken
 from edge.apps.store.fusion import convex_combination
-from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex, bounded_query
 from edge.errors import InputError
 from edge.models.blending import BM25_WEIGHT
 from edge.text.sentences import boundaries
@@ -85,7 +85,7 @@ def select(
 ) -> Selection:
     """The pieces most relevant to `query` that fit a token budget, in their original order. System messages always
     stay."""
-    check_text(query, "the query")
+    check_text(bounded_query(query), "the query")
     if isinstance(budget_tokens, bool) or not isinstance(budget_tokens, int) or budget_tokens < 1:
         raise InputError(f"budget_tokens is a positive whole number, not {budget_tokens!r}")
     if not isinstance(source, Sequence) or isinstance(source, bytes):

@@ -88,7 +88,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
         {"neighbours": -1},
     ),
     "select": (
-        {"query": ""}, {"budget_tokens": 0}, {"budget_tokens": True},
+        {"query": ""}, {"query": 5}, {"query": "x" * 100_001}, {"budget_tokens": 0}, {"budget_tokens": True},
         *({"text": wrong} for wrong in ([{"role": "user"}], ["x"], 5, b"text", None)),
     ),
 }  # fmt: skip
