@@ -52,6 +52,7 @@ def test_kind(name: str, head: bytes, kind: str) -> None:
         ("a.ps", b"%!PS-Adobe-3.0", Reason.UNSUPPORTED),
         ("a.xlsb", b"PK\x03\x04....", Reason.UNSUPPORTED),
         ("a.docx", TEXT, Reason.UNSUPPORTED),
+        ("a.pdf", TEXT, Reason.UNSUPPORTED),
     ],
 )
 def test_what_is_not_read(name: str, head: bytes, reason: Reason) -> None:

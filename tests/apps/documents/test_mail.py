@@ -149,6 +149,15 @@ def test_words_of_headers(read: Read, header: str, expected: str) -> None:
     assert texts(document)[0] == f"From: {expected} <a@b.c>\nDate: x\nSubject: {expected}"
 
 
+@pytest.mark.parametrize("codec", ["utf-8", "cp1252", "iso-2022-jp"])
+def test_headers_and_texts_without_encoded_words(read: Read, codec: str) -> None:
+    words = "図書館は金曜日に開く。" if codec == "iso-2022-jp" else "Grüße"
+    head = f"From: a@b.c\nDate: x\nSubject: {words}\nContent-Type: text/plain; charset={codec}\n\n"
+    document = read("a.eml", f"{head}{words}\n".encode(codec))
+    assert texts(document)[1:] == [words]
+    assert document.title == words or codec == "iso-2022-jp"
+
+
 def test_messages_as_programs_store_them(read: Read) -> None:
     body = message("River", "It floods.\n\nFrom here on, all is dry.\n\nFrom A to B.\n").as_bytes()
     counted = b"%d      \n" % len(body) + body + b"<?xml version='1.0'?><plist></plist>\n"
