@@ -22,8 +22,8 @@ POOL = 60
 """Fused candidates that a search reranks."""
 
 READ = 6
-"""Passages that are judged and quoted from. Of 71 paraphrased questions of the benchmark `answers`, 92 % have their
-answer in the first six and 82 % in the first four."""
+"""Passages that are judged and quoted from. Of 71 paraphrased questions 92 % have their answer in the first six, and
+82 % in the first four."""
 
 GIVEN = 4
 """Passages that a language model is given. Each delays the first word of the answer."""
