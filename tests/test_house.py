@@ -317,6 +317,21 @@ def test_every_code_folder_is_installed() -> None:
         assert folder in (name.removeprefix("edge.").replace(".", "/"), name.replace(".", "/"))
 
 
+def test_no_module_defines_a_name_twice() -> None:
+    """Files that are joined may have the same name for different things; the second one would stand for both."""
+    twice = []
+    for path in CODE:
+        names: list[str] = []
+        for statement in tree_of(path).body:
+            if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                names += [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            elif isinstance(statement, (ast.FunctionDef, ast.ClassDef)) and not statement.decorator_list:
+                names.append(statement.name)
+        twice += [f"{name_of(path)}: {name}" for name in sorted({name for name in names if names.count(name) > 1})]
+    assert twice == []
+
+
 def test_no_file_is_too_long() -> None:
     lengths = {name_of(path): path.read_text("utf-8").count("\n") for path in PYTHON}
     long = [

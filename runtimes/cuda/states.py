@@ -99,7 +99,7 @@ class DeviceRows(StatesElsewhere):
         return Arriving(values, self._card.compute.record())
 
 
-_BUFFERS = 3
+_CHUNKS = 3
 """Number of chunks on the device if the states are in host memory: one computes, one arrives, one is sent back."""
 
 
@@ -234,14 +234,14 @@ class HostStates(HiddenStates):
         self._pages = pages
         pinned = pages.take(self.tokens * row)
         try:
-            self._lease = device.memory.reserve("hidden states", _BUFFERS * tokens * row)
+            self._lease = device.memory.reserve("hidden states", _CHUNKS * tokens * row)
         except BaseException:
             pages.give_back()
             raise
         torch_dtype = getattr(self._card.torch, dtype)
         self._flat: Any = pinned.tensor[: self.tokens * row].view(torch_dtype).view(-1, width)
-        self._buffers = [self._card.allocate(tokens, width, dtype=torch_dtype) for _ in range(_BUFFERS)]
-        self._left: list[Event | None] = [None] * _BUFFERS
+        self._buffers = [self._card.allocate(tokens, width, dtype=torch_dtype) for _ in range(_CHUNKS)]
+        self._left: list[Event | None] = [None] * _CHUNKS
         self._turn = 0
         self._current: int | None = None
         self._written: dict[tuple[int, int], Event] = {}
@@ -307,7 +307,7 @@ class HostStates(HiddenStates):
 
     def _take(self) -> int:
         index = self._turn
-        self._turn = (self._turn + 1) % _BUFFERS
+        self._turn = (self._turn + 1) % _CHUNKS
         return index
 
     @staticmethod
@@ -324,7 +324,7 @@ def _pairs(runs: Sequence[tuple[int, int]], states: Any, chunk: Any) -> Iterator
 
 
 _ALIGNMENT = 16
-_BUFFERS = 2
+_ROW_CHUNKS = 2
 """Number of chunks of token rows on the device: one is read while the next one arrives."""
 
 
@@ -340,8 +340,8 @@ class Entrance:
         self._model = model
         tables = embedding.tables(longest)
         size = self._chunk_nbytes(model, chunk_tokens)
-        self._buffers = [self._card.allocate(size) for _ in range(_BUFFERS)]
-        self._used: list[Event | None] = [None] * _BUFFERS
+        self._buffers = [self._card.allocate(size) for _ in range(_ROW_CHUNKS)]
+        self._used: list[Event | None] = [None] * _ROW_CHUNKS
         self._turn = 0
         self._tables: dict[str, Any] = {}
         for name, values in tables.items():
@@ -355,7 +355,7 @@ class Entrance:
     def memory_needed(cls, model: PackedModel, chunk_tokens: int, longest: int) -> int:
         tables = sum(tensor.nbytes for tensor in model.spec.embedding_tensors())
         tables += 4 * longest * model.spec.layer.hidden if model.positions is not None else 0
-        return _BUFFERS * cls._chunk_nbytes(model, chunk_tokens) + tables
+        return _ROW_CHUNKS * cls._chunk_nbytes(model, chunk_tokens) + tables
 
     @staticmethod
     def workspace(model: PackedModel, chunk_tokens: int) -> int:
@@ -370,7 +370,7 @@ class Entrance:
         """Computes a chunk's input, [chunk.tokens, hidden], from the result of `Feed.raw`."""
         raw, types = given
         number = self._turn
-        self._turn = (number + 1) % _BUFFERS
+        self._turn = (number + 1) % _ROW_CHUNKS
         parts: list[tuple[str, npt.NDArray[Any]]] = [("rows", raw.rows), ("places", raw.places)]
         parts += [("scales", raw.scales)] if raw.scales is not None else []
         parts += [("types", types)] if types is not None else []

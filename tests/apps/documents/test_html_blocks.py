@@ -164,8 +164,6 @@ def test_any_soup_is_read(source: str) -> None:
         assert block.line_start <= block.line_end <= source.count("\n") + 1
 
 
-Read = Callable[[str, str], DocumentBlocks]
-
 _TEXT = "<h1>Ice</h1><p>Old ice is strong enough to carry a horse.</p>"
 _DATA = '{"@type": "Event", "name": "Regatta &amp; fair", "startDate": "2026-06-01", "offers": [{"price": 12}]}'
 _META = f"<meta name=description content='All about boats and oars'><script type='application/ld+json'>{_DATA}</script>"
