@@ -24,19 +24,12 @@ REPORTS_OFF = {
 os.environ.update(REPORTS_OFF)
 
 _PUBLIC = {
-    "Answer": "edge.apps.assistant.answer",
-    "Assistant": "edge.apps.assistant.assistant",
-    "Client": "edge.apps.serve.client",
-    "Collection": "edge.apps.collection.collection",
-    "Config": "edge.config",
-    "EdgeError": "edge.errors",
-    "Embedder": "edge.runtimes.embedder",
-    "Hit": "edge.apps.collection.hits",
-    "Memory": "edge.apps.memory.memory",
-    "MemoryBudget": "edge.budget",
-    "Ranked": "edge.runtimes.reranker",
+    "Answer": "edge.apps.assistant.answer", "Assistant": "edge.apps.assistant.assistant",
+    "Client": "edge.apps.serve.client", "Collection": "edge.apps.collection.collection", "Config": "edge.config",
+    "EdgeError": "edge.errors", "Embedder": "edge.runtimes.embedder", "Hit": "edge.apps.collection.hits",
+    "Memory": "edge.apps.memory.memory", "MemoryBudget": "edge.budget", "Ranked": "edge.runtimes.reranker",
     "Reranker": "edge.runtimes.reranker",
-}
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

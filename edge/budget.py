@@ -51,19 +51,10 @@ _LOADING = threading.RLock()
 
 
 _IMPORTED_NBYTES = {
-    "edge.apps.memory.memory": 18 << 20,
-    "edge.runtimes.embedder": 14 << 20,
-    "edge.runtimes.reranker": 14 << 20,
-    "faiss": 8 << 20,
-    "llama_cpp": 16 << 20,
-    "mcp.server": 28 << 20,
-    "mcp.server.streamable_http_manager": 1 << 20,
-    "mlx.core": 40 << 20,
-    "onnx": 6 << 20,
-    "onnxruntime": 10 << 20,
-    "tokenizers": 3 << 19,
-    "torch": 160 << 20,
-}
+    "edge.apps.memory.memory": 18 << 20, "edge.runtimes.embedder": 14 << 20, "edge.runtimes.reranker": 14 << 20,
+    "faiss": 8 << 20, "llama_cpp": 16 << 20, "mcp.server": 28 << 20, "mcp.server.streamable_http_manager": 1 << 20,
+    "mlx.core": 40 << 20, "onnx": 6 << 20, "onnxruntime": 10 << 20, "tokenizers": 3 << 19, "torch": 160 << 20,
+}  # fmt: skip
 """Bounds above the values measured on Linux with Python 3.11; our modules with all that the command line imports with
 them (15.4 MB for a memory, 13.2 MB for a model), the others beside numpy."""
 

@@ -18,24 +18,12 @@ from edge.models.keys import DENSE, MODULE, NORMALIZE, POOLING, SENTENCES, TRANS
 from edge.models.spec import HeadKind, HeadSpec
 
 FAMILIES: dict[str, Family] = {
-    "bert": bert.FAMILY,
-    "camembert": bert.ROBERTA,
-    "data2vec-text": bert.DATA2VEC,
-    "deberta-v2": bert.DEBERTA,
-    "distilbert": bert.DISTILBERT,
-    "electra": bert.ELECTRA,
-    "gemma3_text": rotary.GEMMA3,
-    "gte": bert.GTE,
-    "jina_bert": bert.JINA,
-    "modernbert": rotary.MODERNBERT,
-    "mpnet": bert.MPNET,
-    "new": bert.NEW,
-    "nomic_bert": bert.NOMIC,
-    "qwen2": rotary.QWEN2,
-    "qwen3": rotary.QWEN3,
-    "roberta": bert.ROBERTA,
+    "bert": bert.FAMILY, "camembert": bert.ROBERTA, "data2vec-text": bert.DATA2VEC, "deberta-v2": bert.DEBERTA,
+    "distilbert": bert.DISTILBERT, "electra": bert.ELECTRA, "gemma3_text": rotary.GEMMA3, "gte": bert.GTE,
+    "jina_bert": bert.JINA, "modernbert": rotary.MODERNBERT, "mpnet": bert.MPNET, "new": bert.NEW,
+    "nomic_bert": bert.NOMIC, "qwen2": rotary.QWEN2, "qwen3": rotary.QWEN3, "roberta": bert.ROBERTA,
     "xlm-roberta": bert.ROBERTA,
-}
+}  # fmt: skip
 
 
 def family_of(config: Config) -> Family:

@@ -332,16 +332,11 @@ JINA = replace(
 _GTE_USED = ("embeddings.", "layers.", "pooler.", "classifier.")
 _GTE_PREFIXES = ("new.", "gte.", "nomic_bert.")
 _OTHER_NAMES = (
-    (r"^encoder\.layers?\.", "layers."),
-    (r"^emb_ln\.", "embeddings.LayerNorm."),
-    (r"\.(?:attention|attn)\.", ".self_attn."),
-    (r"\.out_proj\.", ".o_proj."),
-    (r"\.fc11\.", ".up_proj."),
-    (r"\.fc12\.", ".gate_proj."),
-    (r"\.fc2\.", ".down_proj."),
-    (r"\.(?:attn_ln|norm1)\.", ".post_attention_layernorm."),
+    (r"^encoder\.layers?\.", "layers."), (r"^emb_ln\.", "embeddings.LayerNorm."),
+    (r"\.(?:attention|attn)\.", ".self_attn."), (r"\.out_proj\.", ".o_proj."), (r"\.fc11\.", ".up_proj."),
+    (r"\.fc12\.", ".gate_proj."), (r"\.fc2\.", ".down_proj."), (r"\.(?:attn_ln|norm1)\.", ".post_attention_layernorm."),
     (r"\.(?:mlp_ln|norm2)\.", ".post_mlp_layernorm."),
-)
+)  # fmt: skip
 
 
 def _sanitize_gte(name: str) -> str | None:
@@ -389,13 +384,9 @@ def _gte_spec(
 
 
 _PUBLISHED = {
-    "n_embd": "hidden_size",
-    "n_head": "num_attention_heads",
-    "n_inner": "intermediate_size",
-    "n_layer": "num_hidden_layers",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "rotary_emb_base": "rope_theta",
-}
+    "n_embd": "hidden_size", "n_head": "num_attention_heads", "n_inner": "intermediate_size",
+    "n_layer": "num_hidden_layers", "layer_norm_epsilon": "layer_norm_eps", "rotary_emb_base": "rope_theta",
+}  # fmt: skip
 """The keys of NomicBERT's published files, and those of transformers."""
 
 _GTE_KEYS = Keys(

@@ -26,13 +26,9 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _MODULE = re.compile(r"(0_\w+|\d+_(Pooling|Dense|Normalize))/")
 DESCRIPTIONS = (
-    "config.json",
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-    "tokenizer_config.json",
-    "tokenizer.json",
-)
+    "config.json", "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json",
+    "tokenizer_config.json", "tokenizer.json",
+)  # fmt: skip
 """The files of a Hugging Face folder, or of one of its modules, that a pack needs, except the weights."""
 
 _MAX_HEADER = 100 << 20

@@ -43,15 +43,9 @@ _NAMES = {
     "emb.ln.b": "embeddings.LayerNorm.bias",
 }
 _LAYER = {
-    "q": "attention.self.query",
-    "k": "attention.self.key",
-    "v": "attention.self.value",
-    "ao": "attention.output.dense",
-    "aln": "attention.output.LayerNorm",
-    "fi": "intermediate.dense",
-    "fo": "output.dense",
-    "oln": "output.LayerNorm",
-}
+    "q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value", "ao": "attention.output.dense",
+    "aln": "attention.output.LayerNorm", "fi": "intermediate.dense", "fo": "output.dense", "oln": "output.LayerNorm",
+}  # fmt: skip
 _KINDS = {"w": "weight", "b": "bias"}
 
 
@@ -172,17 +166,10 @@ class E5File(Closing):
         if block != _BLOCK or min(hidden, layers, heads, ffn, vocab, positions, types) < 1 or hidden % _BLOCK:
             raise ValueError("a size cannot be right")
         self.config = {
-            "model_type": "bert",
-            "hidden_size": hidden,
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "intermediate_size": ffn,
-            "vocab_size": vocab,
-            "max_position_embeddings": positions,
-            "type_vocab_size": types,
-            "layer_norm_eps": eps,
-            "hidden_act": "gelu",
-        }
+            "model_type": "bert", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+            "intermediate_size": ffn, "vocab_size": vocab, "max_position_embeddings": positions,
+            "type_vocab_size": types, "layer_norm_eps": eps, "hidden_act": "gelu",
+        }  # fmt: skip
         count, *ids = self._unpack("<5i")
         self._ids = dict(zip(("bos", "eos", "pad", "unk"), ids, strict=True))
         (text_nbytes,) = self._unpack("<Q")

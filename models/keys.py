@@ -99,16 +99,11 @@ TRANSFORMER = Keys(
     used=words("max_seq_length do_lower_case"),
     harmless=words("unpad_inputs"),
     accepted={
-        "transformer_task": ("feature-extraction", None),
-        "modality_config": (_MODALITY, None),
-        "module_output_name": ("token_embeddings", None),
-        "processing_kwargs": ({}, None),
-        "query_expansion": OFF,
-        "model_args": ({}, None),
-        "tokenizer_args": ({}, None),
-        "config_args": ({}, None),
+        "transformer_task": ("feature-extraction", None), "modality_config": (_MODALITY, None),
+        "module_output_name": ("token_embeddings", None), "processing_kwargs": ({}, None), "query_expansion": OFF,
+        "model_args": ({}, None), "tokenizer_args": ({}, None), "config_args": ({}, None),
     },
-)
+)  # fmt: skip
 """sentence_bert_config.json."""
 
 SENTENCES = Keys(

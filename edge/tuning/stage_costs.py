@@ -38,14 +38,10 @@ class Load:
         inserted = self.queue * (1 + math.log(max(1.0, self.rows / self.queue)))
         exact = self.codec[0] == "flat"
         return {
-            "query": 1.0,
-            "coarse quantizer": float(self.lists * self.dim),
-            "lists": float(self.probed),
-            "queue": inserted * math.log2(1 + self.queue),
-            "rescoring": 0.0 if exact else self.rescored,
-            scan_of(self.codec): self.rows,
-            prepare_of(self.codec): 0.0 if exact else 1.0,
-        }
+            "query": 1.0, "coarse quantizer": float(self.lists * self.dim), "lists": float(self.probed),
+            "queue": inserted * math.log2(1 + self.queue), "rescoring": 0.0 if exact else self.rescored,
+            scan_of(self.codec): self.rows, prepare_of(self.codec): 0.0 if exact else 1.0,
+        }  # fmt: skip
 
 
 def scan_of(codec: tuple[str, int]) -> str:

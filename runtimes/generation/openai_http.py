@@ -98,15 +98,10 @@ class OpenAIGenerator:
         check_messages(messages)
         turns, estimated, dropped = self._turns(messages, documents, sampling.max_tokens)
         request = {
-            "messages": [{"role": message.role, "content": message.content} for message in turns],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_tokens": sampling.max_tokens,
-            "seed": sampling.seed,
-            "logprobs": True,
-        }
+            "messages": [{"role": message.role, "content": message.content} for message in turns], "stream": True,
+            "stream_options": {"include_usage": True}, "temperature": sampling.temperature, "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens, "seed": sampling.seed, "logprobs": True,
+        }  # fmt: skip
         if self._model:
             request["model"] = self._model
         if sampling.min_p:

@@ -222,10 +222,6 @@ def answered(library: IndexLibrary, question: str, steps: Steps) -> dict[str, An
     seconds = time.perf_counter() - started
     steps.close()
     return {
-        "seconds": seconds,
-        "text": text,
-        "found": [[hit.id for hit in entry.passages] for entry in steps.rounds],
-        "coverage": list(library.coverage),
-        "searches": list(library.searches),
-        "counters": library.trace.since(before),
-    }
+        "seconds": seconds, "text": text, "found": [[hit.id for hit in entry.passages] for entry in steps.rounds],
+        "coverage": list(library.coverage), "searches": list(library.searches), "counters": library.trace.since(before),
+    }  # fmt: skip

@@ -175,23 +175,13 @@ def _near(
 
 _RECALL = 0.95
 _PER_SEARCH = {
-    "read": "lists.misses",
-    "found": "lists.hits",
-    "ahead": "lists.ahead",
-    "used": "lists.ahead_used",
-    "evicted": "lists.evictions",
-    "moved_s": f"{LINK}.busy_s",
-    "embed_s": "assistant.embed_s",
-    "predicted": "gate.lookahead.started",
-    "followed": "gate.following.started",
-    "refused": "gate.lookahead.refused",
-    "following_refused": "gate.following.refused",
-    "saved_s": "gate.lookahead.saved_s",
-    "lost_s": "gate.lookahead.lost_s",
-    "following_lost_s": "gate.following.lost_s",
-    "written": "assistant.new_tokens",
+    "read": "lists.misses", "found": "lists.hits", "ahead": "lists.ahead", "used": "lists.ahead_used",
+    "evicted": "lists.evictions", "moved_s": f"{LINK}.busy_s", "embed_s": "assistant.embed_s",
+    "predicted": "gate.lookahead.started", "followed": "gate.following.started", "refused": "gate.lookahead.refused",
+    "following_refused": "gate.following.refused", "saved_s": "gate.lookahead.saved_s",
+    "lost_s": "gate.lookahead.lost_s", "following_lost_s": "gate.following.lost_s", "written": "assistant.new_tokens",
     "prompted": "assistant.prompt_tokens",
-}
+}  # fmt: skip
 """The counters that are shown for each search. Lists are counted in parts. `ahead` counts the parts that lookahead
 fetched, and `used` the parts among them that the search probed. `written` and `prompted` count tokens."""
 

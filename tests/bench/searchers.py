@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -206,22 +207,22 @@ def _run(
     trace = Trace()
     kept = _FOUND if task["codec"] == "flat" else RESCORE * _FOUND
     length = queue_length(kept, count) if count else kept
-    devices = [SearchersDevice(budget, of=task["of"], count=count, cap=nbytes, trace=trace)] if count else []
-    given: dict[str, Any] = {"trace": trace, "options": options, "places": devices, "threads": 1}
-    try:
-        with opened_index(folder, _DIM, budget, **given) as (index, database), database.read() as db:
+    place = SearchersDevice(budget, of=task["of"], count=count, cap=nbytes, trace=trace) if count else None
+    given: dict[str, Any] = {"trace": trace, "options": options, "place": place, "threads": 1}
+    with (
+        closing(place) if place else nullcontext(),
+        opened_index(folder, _DIM, budget, **given) as (index, database),
+        database.read() as db,
+    ):
 
-            def search(query: Floats) -> tuple[bytes, bytes]:
-                found = index.search(db, query[None], _FOUND, nprobe=_PROBED)
-                return found.ids.tobytes(), found.scores.tobytes()
+        def search(query: Floats) -> tuple[bytes, bytes]:
+            found = index.search(db, query[None], _FOUND, nprobe=_PROBED)
+            return found.ids.tobytes(), found.scores.tobytes()
 
-            first = [search(query) for query in queries]
-            before = trace.snapshot()
-            again, seconds = timed(search, queries)
-            counted = trace.since(before)
-    finally:
-        for device in devices:
-            device.close()
+        first = [search(query) for query in queries]
+        before = trace.snapshot()
+        again, seconds = timed(search, queries)
+        counted = trace.since(before)
     return {
         "searchers": count, "median_s": statistics.median(seconds), "queue": length,
         "asked": int(counted.get("searchers.asked", 0)), "again": int(counted.get("searchers.again", 0)),

@@ -31,10 +31,10 @@ def test_systems_compute_the_same(tmp_path: Path) -> None:
     assert all(len(figure.rounds) == 2 for figure in run.figures)
     if "native" in found:
         assert found["onnx"]["apart"] < 1e-3
-    printed = CliRunner().invoke(layer_speed, options)
+    printed = CliRunner().invoke(layer_speed, [*options, "--systems", "onnx"])
     assert printed.exit_code == 0, printed.output
     assert "a token and layer" in printed.output
-    assert all(name in printed.output for name in found)
+    assert "onnx" in printed.output
 
 
 def test_unknown_names_are_refused() -> None:

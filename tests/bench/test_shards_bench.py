@@ -16,18 +16,9 @@ def test_shards_and_one_collection_give_the_same(judged: Path, tmp_path: Path, m
     for name, value in settings_of(tmp_path).items():
         monkeypatch.setenv(name, value)
     words = [
-        str(judged),
-        "--counts",
-        "1,2",
-        "--lists",
-        "4",
-        "--judged",
-        "2",
-        "--work-dir",
-        str(tmp_path),
-        "--json",
+        str(judged), "--counts", "1,2", "--lists", "4", "--judged", "2", "--work-dir", str(tmp_path), "--json",
         "--grown",
-    ]
+    ]  # fmt: skip
     report = json.loads(output_of(shards, *words))
     assert list(report["rows"]) == ["1 shards", "2 shards", "2 shards and one more"]
     assert report["conditions"]["lists"] > 1

@@ -30,20 +30,11 @@ def load(files: tuple[Path, Path], *, flags: dict[str, Any] | None = None, **env
 @pytest.mark.parametrize(
     ("text", "nbytes"),
     [
-        ("300MB", 300 * 10**6),
-        ("300 mb", 300 * 10**6),
-        (" 300M ", 300 * 10**6),
-        ("1.5 GiB", 3 * 2**29),
-        ("512MiB", 2**29),
-        ("262144", 262144),
-        ("7 b", 7),
-        ("2kB", 2000),
-        ("1TB", 10**12),
-        ("1 TiB", 2**40),
-        ("2.01 GB", 2_010_000_000),
-        (4096, 4096),
+        ("300MB", 300 * 10**6), ("300 mb", 300 * 10**6), (" 300M ", 300 * 10**6), ("1.5 GiB", 3 * 2**29),
+        ("512MiB", 2**29), ("262144", 262144), ("7 b", 7), ("2kB", 2000), ("1TB", 10**12), ("1 TiB", 2**40),
+        ("2.01 GB", 2_010_000_000), (4096, 4096),
     ],
-)
+)  # fmt: skip
 def test_sizes_people_write(text: str | int, nbytes: int) -> None:
     assert parse_size(text) == nbytes
 
@@ -103,27 +94,13 @@ def test_precedence_and_where_each_value_came_from(files: tuple[Path, Path]) -> 
 def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> None:
     """A setting that is parsed and never arrives is the bug this looks for."""
     given_: dict[str, tuple[str, Any]] = {
-        "memory": ("123MB", 123 * 10**6),
-        "threads": ("5", 5),
-        "reranker": ("r", "r"),
-        "embedder": ("e", "e"),
-        "llm": ("l", "l"),
-        "llm_key": ("k", "k"),
-        "llm_remote": ("true", True),
-        "context": ("512", 512),
-        "answers": ("3", 3),
-        "generation": ("shared", "shared"),
-        "states": ("anywhere", "anywhere"),
-        "runtime": ("numpy", "numpy"),
-        "device": ("cpu", "cpu"),
-        "device_memory": ("2GB", "2GB"),
-        "mode": ("top-k", "top-k"),
-        "threshold": ("0.5", "0.5"),
-        "models_dir": ("m", "m"),
-        "scratch_dir": ("s", "s"),
-        "search_within": ("0.25", 0.25),
-        "server": ("false", False),
-    }
+        "memory": ("123MB", 123 * 10**6), "threads": ("5", 5), "reranker": ("r", "r"), "embedder": ("e", "e"),
+        "llm": ("l", "l"), "llm_key": ("k", "k"), "llm_remote": ("true", True), "context": ("512", 512),
+        "answers": ("3", 3), "generation": ("shared", "shared"), "states": ("anywhere", "anywhere"),
+        "runtime": ("numpy", "numpy"), "device": ("cpu", "cpu"), "device_memory": ("2GB", "2GB"),
+        "mode": ("top-k", "top-k"), "threshold": ("0.5", "0.5"), "models_dir": ("m", "m"), "scratch_dir": ("s", "s"),
+        "search_within": ("0.25", 0.25), "server": ("false", False),
+    }  # fmt: skip
     assert set(given_) == set(load(files).sources), "a new setting needs a line here"
     for name, (text, value) in [*given_.items(), ("server", ("auto", "auto"))]:
         assert getattr(load(files, **{f"EDGE_{name.upper()}": text}), name) == value
@@ -136,18 +113,10 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
 @pytest.mark.parametrize(
     "key",
     [
-        "reranker",
-        "embedder",
-        "llm",
-        "llm_key",
-        "llm_remote",
-        "runtime",
-        "models_dir",
-        "scratch_dir",
-        "sources",
+        "reranker", "embedder", "llm", "llm_key", "llm_remote", "runtime", "models_dir", "scratch_dir", "sources",
         "nonsense",
     ],
-)
+)  # fmt: skip
 def test_a_project_file_cannot_set_what_a_cloned_folder_must_not(files: tuple[Path, Path], key: str) -> None:
     files[0].write_text(f'{key} = "x"', encoding="utf-8")
     with pytest.raises(ConfigError, match=key) as caught:
@@ -190,29 +159,12 @@ def test_a_folder_in_place_of_a_file_is_named(files: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        'memory = "lots"',
-        "memory = 1.5",
-        "memory = true",
-        "memory = [1]",
-        "memory = {a = 1}",
-        "memory = -5",
-        'threads = "two"',
-        "threads = -1",
-        "threads = 100000",
-        "context = -1",
-        'llm_remote = "perhaps"',
-        "threads = 1.5",
-        "threads = true",
-        "threads = [2]",
-        'mode = "best"',
-        'threshold = "high"',
-        "threshold = -0.1",
-        "threshold = nan",
-        "threshold = [1]",
-        "threshold = true",
-        "mode = 1979-05-27",
+        'memory = "lots"', "memory = 1.5", "memory = true", "memory = [1]", "memory = {a = 1}", "memory = -5",
+        'threads = "two"', "threads = -1", "threads = 100000", "context = -1", 'llm_remote = "perhaps"',
+        "threads = 1.5", "threads = true", "threads = [2]", 'mode = "best"', 'threshold = "high"', "threshold = -0.1",
+        "threshold = nan", "threshold = [1]", "threshold = true", "mode = 1979-05-27",
     ],
-)
+)  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_a_config_error_that_names_the_setting(
     files: tuple[Path, Path], line: str
 ) -> None:

@@ -52,35 +52,19 @@ class Door:
 
 
 FITS: dict[str, list[Any]] = {
-    "text": ["a"],
-    "texts": [["a"], ("a",), [], deque(["a"])],
-    "count": [3, np.int64(3)],
-    "share": [3, 0.5, np.float32(0.5), None],
-    "flag": [True, np.bool_(True)],
-    "mode": ["a", "z"],
-    "mapping": [{}, None],
-    "call": [print, None],
-    "many": [iter(["a"]), {"a"}, ["a"]],
-    "listed": [[1], None],
-    "anything": [None, 1, object()],
-    "duck": [object(), None],
-    "unknown": [1],
-}
+    "text": ["a"], "texts": [["a"], ("a",), [], deque(["a"])], "count": [3, np.int64(3)],
+    "share": [3, 0.5, np.float32(0.5), None], "flag": [True, np.bool_(True)], "mode": ["a", "z"], "mapping": [{}, None],
+    "call": [print, None], "many": [iter(["a"]), {"a"}, ["a"]], "listed": [[1], None], "anything": [None, 1, object()],
+    "duck": [object(), None], "unknown": [1],
+}  # fmt: skip
 ODD = [range(3), bytearray(b"x"), memoryview(b"x"), deque([1]), np.array(["a", "b"]), np.zeros((2, 2)), np.array("a")]
 """Sequences whose items are no texts, and arrays, whose truth is ambiguous."""
 
 UNFIT: dict[str, list[Any]] = {
-    "text": [None, 1, b"a", ["a"]],
-    "texts": ["a", b"a", None, {"a": 1}, 1, ["a", 1], {1: 2}.keys(), iter(["a"]), *ODD],
-    "count": ["3", 3.5, None, True],
-    "share": ["3", 1j, True],
-    "flag": [1, "yes", None],
-    "mode": [1, None],
-    "mapping": [[], "a"],
-    "call": [1],
-    "many": ["a", 1, [1], {1}, *ODD],
-    "listed": [(1,), ["a"]],
-}
+    "text": [None, 1, b"a", ["a"]], "texts": ["a", b"a", None, {"a": 1}, 1, ["a", 1], {1: 2}.keys(), iter(["a"]), *ODD],
+    "count": ["3", 3.5, None, True], "share": ["3", 1j, True], "flag": [1, "yes", None], "mode": [1, None],
+    "mapping": [[], "a"], "call": [1], "many": ["a", 1, [1], {1}, *ODD], "listed": [(1,), ["a"]],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in FITS.items() for value in values])

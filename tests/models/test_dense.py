@@ -78,21 +78,11 @@ def test_other_modules_are_refused(tmp_path: Path, activations: Any, changes: An
 
 def test_their_files_are_downloaded() -> None:
     names = [
-        "config.json",
-        "2_Dense/config.json",
-        "2_Dense/model.safetensors",
-        "2_Dense/pytorch_model.bin",
-        "x_Dense/y",
-        "2_Dense_512/model.safetensors",
-        "0_Transformer/model-00001-of-00001.safetensors",
-        "0_Transformer/config.json",
+        "config.json", "2_Dense/config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "x_Dense/y",
+        "2_Dense_512/model.safetensors", "0_Transformer/model-00001-of-00001.safetensors", "0_Transformer/config.json",
         "3_Normalize/config.json",
-    ]
+    ]  # fmt: skip
     assert wanted(names) == [
-        "config.json",
-        "0_Transformer/config.json",
-        "2_Dense/config.json",
-        "3_Normalize/config.json",
-        "0_Transformer/model-00001-of-00001.safetensors",
-        "2_Dense/model.safetensors",
-    ]
+        "config.json", "0_Transformer/config.json", "2_Dense/config.json", "3_Normalize/config.json",
+        "0_Transformer/model-00001-of-00001.safetensors", "2_Dense/model.safetensors",
+    ]  # fmt: skip

@@ -23,31 +23,13 @@ SIZES = {
     "max_position_embeddings": 80, "initializer_range": 0.2, "pad_token_id": 0,
 }  # fmt: skip
 OTHERS: dict[str, dict[str, Any]] = {
-    "albert": {"embedding_size": 32},
-    "bert-generation": {},
-    "big_bird": {"attention_type": "original_full"},
-    "convbert": {"embedding_size": 32},
-    "deberta": {},
-    "ernie": {},
-    "esm": {},
-    "eurobert": {"num_key_value_heads": 2},
-    "gemma2": {"num_key_value_heads": 2, "head_dim": 8},
-    "ibert": {},
-    "jina_embeddings_v3": {},
-    "layoutlm": {},
-    "llama": {"num_key_value_heads": 2},
-    "megatron-bert": {},
-    "mistral": {"num_key_value_heads": 2},
-    "modernbert-decoder": {},
-    "nystromformer": {},
-    "rembert": {"input_embedding_size": 32},
-    "roberta-prelayernorm": {},
-    "roc_bert": {},
-    "roformer": {"embedding_size": 32},
-    "splinter": {},
-    "xlm-roberta-xl": {},
-    "xmod": {},
-}
+    "albert": {"embedding_size": 32}, "bert-generation": {}, "big_bird": {"attention_type": "original_full"},
+    "convbert": {"embedding_size": 32}, "deberta": {}, "ernie": {}, "esm": {}, "eurobert": {"num_key_value_heads": 2},
+    "gemma2": {"num_key_value_heads": 2, "head_dim": 8}, "ibert": {}, "jina_embeddings_v3": {}, "layoutlm": {},
+    "llama": {"num_key_value_heads": 2}, "megatron-bert": {}, "mistral": {"num_key_value_heads": 2},
+    "modernbert-decoder": {}, "nystromformer": {}, "rembert": {"input_embedding_size": 32}, "roberta-prelayernorm": {},
+    "roc_bert": {}, "roformer": {"embedding_size": 32}, "splinter": {}, "xlm-roberta-xl": {}, "xmod": {},
+}  # fmt: skip
 
 
 def test_thirty_families_are_walked_and_named() -> None:

@@ -20,14 +20,9 @@ transformers = pytest.importorskip("transformers")
 ENCODER = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40}
 ENCODER |= {"vocab_size": 300, "max_position_embeddings": 40}
 DECODER = {
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 40,
-    "vocab_size": 450,
-}
+    "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "intermediate_size": 40, "vocab_size": 450,
+}  # fmt: skip
 
 
 def state(model: Any) -> dict[str, np.ndarray]:

@@ -61,13 +61,9 @@ def build(folder: Path, rows: int, spare: int, codec: str) -> dict[str, float]:
     index.close()
     device.close()
     return {
-        "limit": budget.limit,
-        "peak": watch.high_water,
-        "rows": status.rows,
-        "lists": status.lists,
-        "found": int((found.ids >= 0).sum()),
-        "left": budget.used - before,
-    }
+        "limit": budget.limit, "peak": watch.high_water, "rows": status.rows, "lists": status.lists,
+        "found": int((found.ids >= 0).sum()), "left": budget.used - before,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

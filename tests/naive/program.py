@@ -31,15 +31,11 @@ def settings_of(home: Path, **own: str) -> dict[str, str]:
     and `own` ones. The cache there gets the measured chunk sizes of these models."""
     write_chunk_sizes(home / "cache")
     return {
-        "EDGE_MODELS_DIR": str(home / "models"),
-        "EDGE_SCRATCH_DIR": str(home / "scratch"),
-        "EDGE_RERANKER": "tiny",
-        "EDGE_EMBEDDER": "tiny-embedder",
-        "XDG_CONFIG_HOME": str(home / "config"),
-        "XDG_CACHE_HOME": str(home / "cache"),
-        "XDG_DATA_HOME": str(home / "data"),
+        "EDGE_MODELS_DIR": str(home / "models"), "EDGE_SCRATCH_DIR": str(home / "scratch"), "EDGE_RERANKER": "tiny",
+        "EDGE_EMBEDDER": "tiny-embedder", "XDG_CONFIG_HOME": str(home / "config"),
+        "XDG_CACHE_HOME": str(home / "cache"), "XDG_DATA_HOME": str(home / "data"),
         "XDG_STATE_HOME": str(home / "state"),
-    } | own
+    } | own  # fmt: skip
 
 
 def config_of(models: Path, scratch: Path, *, memory: int = 10**11, threads: int = 0) -> Config:

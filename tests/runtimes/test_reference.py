@@ -129,15 +129,10 @@ def test_equals_hugging_face_decoder(layers: Any) -> None:
     )  # fmt: skip
     layer = randomized(Qwen3DecoderLayer(config, 0))
     names = {
-        "qkv": [f"self_attn.{name}_proj" for name in "qkv"],
-        "out": ["self_attn.o_proj"],
-        "up": ["mlp.gate_proj", "mlp.up_proj"],
-        "down": ["mlp.down_proj"],
-        "norm1": ["input_layernorm"],
-        "norm2": ["post_attention_layernorm"],
-        "q_norm": ["self_attn.q_norm"],
-        "k_norm": ["self_attn.k_norm"],
-    }
+        "qkv": [f"self_attn.{name}_proj" for name in "qkv"], "out": ["self_attn.o_proj"],
+        "up": ["mlp.gate_proj", "mlp.up_proj"], "down": ["mlp.down_proj"], "norm1": ["input_layernorm"],
+        "norm2": ["post_attention_layernorm"], "q_norm": ["self_attn.q_norm"], "k_norm": ["self_attn.k_norm"],
+    }  # fmt: skip
     weights = packed(layer, {f"{k}.weight": [f"{name}.weight" for name in v] for k, v in names.items()})
     hidden = layers.random_hidden(3, 19)
     x = torch.from_numpy(hidden)

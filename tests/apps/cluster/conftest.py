@@ -13,14 +13,9 @@ from naive.spread import Small
 from edge.config import Config
 
 
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_models(tmp_path_factory.mktemp("models"))
-
-
 @pytest.fixture
-def tiny_config(model_folder: Path, tmp_path: Path) -> Config:
-    return config_of(model_folder, tmp_path / "scratch", threads=1)
+def tiny_config(tiny_models: Path, tmp_path: Path) -> Config:
+    return config_of(tiny_models, tmp_path / "scratch", threads=1)
 
 
 @pytest.fixture

@@ -133,8 +133,8 @@ def test_shards_are_searched_as_one_collection_would_be(small: Callable[..., Sma
         one.check(where="type:text", rerank=False)
 
 
-def test_a_killed_writer_leaves_a_complete_collection(model_folder: Path, tiny_config: Config, tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_a_complete_collection(tiny_models: Path, tiny_config: Config, tmp_path: Path) -> None:
     chance = random.Random(4)
     for seed in range(3):
-        killed_after(started("write", tmp_path, model_folder, seed), tmp_path, chance.randint(5, 25), chance)
+        killed_after(started("write", tmp_path, tiny_models, seed), tmp_path, chance.randint(5, 25), chance)
         check(tmp_path, tiny_config)

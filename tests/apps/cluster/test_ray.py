@@ -143,11 +143,11 @@ def is_ours(process: psutil.Process) -> bool:
 
 
 def test_every_verb_ends_when_the_head_dies_and_a_repeated_run_goes_on(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "7" * 64, "RAY_USAGE_STATS_ENABLED": "0"}.items():
         monkeypatch.setenv(name, value)
-    child = started("headless", tmp_path, model_folder)
+    child = started("headless", tmp_path, tiny_models)
     try:
         assert child.wait(300) == 0, (tmp_path / "errors").read_text(errors="replace")[-2000:]
     finally:

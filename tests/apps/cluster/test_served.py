@@ -34,11 +34,11 @@ CHANGING = (
 
 
 @pytest.fixture(scope="module")
-def sites(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
+def sites(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
     base = tmp_path_factory.mktemp("sites")
     for name in ("whole", "spread"):
         (base / name).mkdir()
-    with site(model_folder, base / "whole") as whole, site(model_folder, base / "spread", shards=3) as spread:
+    with site(tiny_models, base / "whole") as whole, site(tiny_models, base / "spread", shards=3) as spread:
         yield whole, spread
 
 

@@ -209,7 +209,7 @@ def test_its_loss_leaves_results_equal(tmp_path: Path) -> None:
             device.card.device.destroy()
             for _ in range(2):
                 assert same(both.search(lists.snapshot, queries, 7, nprobe=4), expected)
-            assert both.places[0].lost
+            assert both.place.lost
             with pytest.raises(DeviceLost, match="webgpu does not answer"):
                 device.write(device.allocate(16), np.zeros(16, np.uint8))
     lists.close()

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from naive import index_child
 from naive.index import SMALL, IndexRig, held, mixture
 
@@ -83,11 +82,10 @@ def test_one_maintainer_at_a_time(tmp_path: Path) -> None:
     rig.close()
 
 
-@pytest.mark.parametrize("codec", ["flat", "sq8"])
-def test_writers_and_readers_beside_a_maintainer(tmp_path: Path, codec: str) -> None:
+def test_writers_and_readers_beside_a_maintainer(tmp_path: Path) -> None:
     """Everything that comes or goes while lists are sorted, split and merged is there, or gone, afterwards."""
     # A reader may begin its transaction before a file is retired and open the file afterwards, hence the grace period.
-    rig = IndexRig(tmp_path, options=replace(SMALL, codec=codec, grace_seconds=60.0))
+    rig = IndexRig(tmp_path, options=replace(SMALL, grace_seconds=60.0))
     stop = threading.Event()
     failures: list[BaseException] = []
 

@@ -150,13 +150,9 @@ def test_what_is_no_state_is_refused_and_changes_nothing(open_llama: Open) -> No
     damaged[0:4] = (10**6).to_bytes(4, "little")
     moved = states.extract(0, len(first))
     cases = {
-        "short": good[:-1],
-        "long": bytes(good) + b"\0",
-        "empty": b"",
-        "zeros": bytes(len(good)),
-        "ones": b"\xff" * len(good),
-        "count": bytes(damaged),
-    }
+        "short": good[:-1], "long": bytes(good) + b"\0", "empty": b"", "zeros": bytes(len(good)),
+        "ones": b"\xff" * len(good), "count": bytes(damaged),
+    }  # fmt: skip
     for name, state in cases.items():
         with pytest.raises(CorruptBlock):
             states.restore(state, len(first), end)

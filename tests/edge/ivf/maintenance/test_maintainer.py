@@ -78,8 +78,9 @@ def test_a_drifting_collection_is_trained_again(rig: IndexRig) -> None:
     assert rig.trace.counters["index.trainings"] == 1, "more of the same"
     strange = -mixture(60, rig.dim, seed=2, centres=3, spread=0.1)
     rig.add(range(400, 460), strange)
-    rig.maintain()
-    assert rig.trace.counters["index.trainings"] == 2
+    for _ in range(2):  # what was trained on has drifted no more
+        rig.maintain()
+        assert rig.trace.counters["index.trainings"] == 2
     rig.check()
 
 
@@ -265,16 +266,6 @@ def test_recall_is_measured_again_when_lists_were_split(tmp_path: Path) -> None:
     with rig.database.read() as db:
         assert IndexManifest(db).state().measured_lists == IndexManifest(db).list_count()
     rig.close()
-
-
-def test_what_was_trained_on_has_drifted_no_more(rig: IndexRig) -> None:
-    rig.add(range(300), mixture(300, rig.dim, centres=3, spread=0.1))
-    rig.maintain()
-    rig.add(range(400, 460), -mixture(60, rig.dim, seed=2, centres=3, spread=0.1))
-    rig.maintain()
-    assert rig.trace.counters["index.trainings"] == 2
-    rig.maintain()
-    assert rig.trace.counters["index.trainings"] == 2
 
 
 DIM = 4
