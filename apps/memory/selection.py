@@ -38,6 +38,10 @@ _SPARE = 1.5
 _RERANKED = 256
 """The most segments that the reranker judges. Of a longer text, it judges those with vectors nearest to the query."""
 
+_READ = 4 * LONGEST_SEGMENT
+"""The characters of a piece whose words are counted: a message may be of any length, and a cross-encoder reads no
+more."""
+
 _TELLING = 1e-3
 """A best score below it comes from words that half of the pieces hold."""
 
@@ -248,7 +252,7 @@ def _retrieved(query: str, pieces: Sequence[str], near: Mapping[int, float]) -> 
     lexical = LexicalIndex("pieces", ignored=FUNCTION_WORDS, signs=True)
     with closing(apsw.Connection(":memory:")) as db:
         db.execute(LexicalIndex.create(lexical.table))
-        lexical.add(db, range(len(pieces)), pieces)
+        lexical.add(db, range(len(pieces)), [piece[:_READ] for piece in pieces])
         words = dict(lexical.search(db, query, len(pieces)))
     if max(words.values(), default=0.0) < _TELLING:
         return False

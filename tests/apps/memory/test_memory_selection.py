@@ -65,6 +65,13 @@ def test_of_very_many_pieces_the_nearest_are_judged(memory: Memory) -> None:
     assert PARAGRAPHS[0] in memory.select(text, "river floods in spring when snow melts", 30, count=words).text
 
 
+def test_the_end_of_a_long_message_that_no_reranker_reads_takes_no_memory(make: Callable[..., Memory]) -> None:
+    reranker = WordReranker()
+    said = [{"role": "user", "content": text} for text in ("stone " * 1000 + "river", "bread", "salt")]
+    make(reranker=reranker).select(said, "river", 25, count=words)
+    assert reranker.retrieved == [False]
+
+
 def test_the_reranker_learns_which_pieces_have_the_words_of_the_query(make: Callable[..., Memory]) -> None:
     reranker = WordReranker()
     text = "\n\n".join(PARAGRAPHS)
