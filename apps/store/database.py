@@ -35,6 +35,9 @@ _LOG_PAGES = 1_000
 
 _LOG_PATIENCE_MS = 2_000  # Most readers take milliseconds, some never end.
 
+_WRITERS = {"edge": "index", "edge memory": "add"}
+"""By the commands of a store, the one that writes to it."""
+
 
 class Database(Closing):
     """One SQLite file. Thread-safe: every transaction has a connection; writers of this object wait for each other.
@@ -136,7 +139,7 @@ class Database(Closing):
         if self.read_only and not current:
             raise StoreUnavailable(
                 f"{self.path} has schema {version} and this version of edge-rag needs {len(migrations)}: "
-                f"open it once for writing, as `edge index` does, to bring it up to date"
+                f"open it once for writing, as `{self.verbs} {_WRITERS[self.verbs]}` does, to bring it up to date"
             )
         if not current:
             self._bring_up_to_date(migrations)

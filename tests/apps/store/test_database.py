@@ -254,8 +254,9 @@ def test_read_only(tmp_path: Path, budget: MemoryBudget) -> None:
             assert texts(reader) == ["one", "two"]
             with pytest.raises(StorageError, match="cannot be written to"):
                 insert(reader, "three")
-    with pytest.raises(StorageError, match="open it once for writing"):
-        Database(path, [NOTES, "CREATE TABLE more(x);"], budget=budget, read_only=True)
+    for verbs, verb in (("edge", "edge index"), ("edge memory", "edge memory add")):
+        with pytest.raises(StorageError, match=f"open it once for writing, as `{verb}` does"):
+            Database(path, [NOTES, "CREATE TABLE more(x);"], budget=budget, read_only=True, verbs=verbs)
 
 
 def test_what_is_no_database_is_said(tmp_path: Path, budget: MemoryBudget) -> None:
