@@ -368,7 +368,7 @@ def test_documents_that_do_not_fit_are_left_out_from_the_end(open_llama: Open) -
     # 60 tokens stay free for an answer of 60.
     prompt = generator._builder.build(MESSAGES, DOCUMENTS, 60)
     assert (len(prompt.path), prompt.dropped) == (3, 1)
-    assert [segment.id for segment in prompt.path] == ["system", "d0", "d1"]
+    assert [segment.id for segment in prompt.path] == ["system", "d1", "d0"], "the best one is next to the question"
     # A long answer takes no more than a fourth of the context from the documents.
     assert generator._builder.build(MESSAGES, DOCUMENTS, 10_000).dropped == 1
     pieces = answer(generator, Sampling(max_tokens=10_000), documents=DOCUMENTS)
