@@ -204,7 +204,9 @@ class MemoryBudget:
         with _LOADING:
             held = self._library_lease
             for name in names:
-                if name not in self._libraries:
+                if name in sys.modules:  # it is counted; the process may grow meanwhile for another reason
+                    self._libraries.setdefault(name, 0)
+                elif name not in self._libraries:
                     most = import_nbytes([name])
                     held.resize(max(held.nbytes, sum(self._libraries.values()) + most))
                     with self._measured(most) as growth, suppress(ImportError):

@@ -67,6 +67,13 @@ def test_a_library_that_does_not_fit_is_refused_until_it_does(tmp_path: Path, mo
     assert budget.holders()["libraries"] == pytest.approx(FRESH, abs=1_500_000)
 
 
+def test_a_library_that_is_loaded_already_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = MemoryBudget(10**12, baseline=0)
+    monkeypatch.setattr("edge.resident.anonymous_resident", iter(range(0, 10**6, 4096)).__next__)
+    budget.hold_libraries(["json"])
+    assert budget.used == 0
+
+
 def test_one_thread_loads_at_a_time_and_what_another_takes_is_not_charged_to_it() -> None:
     budget = MemoryBudget(10**12, baseline=0)
     loading = 0
