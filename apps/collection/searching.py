@@ -26,11 +26,11 @@ from edge.apps.store.database import Database
 from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.lexical import (
     FUNCTION_WORDS,
-    POSTING_NBYTES,
     LexicalIndex,
     Statistics,
     nearest_in,
     nearest_word,
+    search_nbytes,
     shown_terms,
     shown_weights,
     stems_like,
@@ -157,15 +157,15 @@ class PassageSource:
         statistics of all collections; None if this is the only one."""
         with self._database.read() as db:
             clause, params = where.where(db) if where else ("", [])
-            if terms := [term for text in where.without for term in self._lexical.terms(text)]:
+            if left_out := self._lexical.left_out(where.without):
                 clause += f" AND chunks.id NOT IN (SELECT rowid FROM {FULL_TEXT} WHERE {FULL_TEXT} MATCH ?)"
-                params.append(" OR ".join(terms))
+                params.append(left_out)
             with self._trace.span("full text", "search"):
                 condition = f"+rowid IN ({_PASSING.format(clause)})" if where else ""
                 words: list[Ranking] = []
                 for query, _ in queries:
                     own = self._lexical.statistics(db, self._lexical.terms(query))
-                    nbytes = POSTING_NBYTES * sum(own.counts[term] for term in (whole or own).significant(own.counts))
+                    nbytes = search_nbytes(own, (whole or own).significant(own.counts))
                     with self._budget.reserve("full text", nbytes):
                         ranking = self._lexical.search(
                             db, query, depth, whole=whole, own=own, where=condition, params=params

@@ -6,17 +6,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-import apsw
 import numpy as np
 
 from edge.apps.memory.arguments import check_text, spoken
 from edge.apps.store.fusion import convex_combination
-from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex, bounded_query
+from edge.apps.store.lexical import bounded_query
 from edge.errors import InputError
 from edge.models.blending import BM25_WEIGHT
 from edge.text.sentences import boundaries
@@ -235,7 +233,7 @@ def _score(
     pieces = [texts[number] for number in numbers]
     average = sum(tokens[number] for number in numbers) / len(numbers)
     wanted = max(1, math.ceil(_SPARE * room / max(1.0, average)))
-    retrieved = _retrieved(query, pieces, near)
+    retrieved = _retrieved(models, query, pieces, near)
     judged = models.rank(query, pieces, min(wanted, len(pieces)), retrieved=retrieved)
     if len(judged) < len(pieces) and sum(tokens[numbers[ranked.index]] for ranked in judged) < room:
         judged = models.rank(query, pieces, retrieved=retrieved)
@@ -246,14 +244,10 @@ def _score(
     return scores
 
 
-def _retrieved(query: str, pieces: Sequence[str], near: Mapping[int, float]) -> Retrieved:
+def _retrieved(models: MemoryModels, query: str, pieces: Sequence[str], near: Mapping[int, float]) -> Retrieved:
     """The fused scores of the query's words and of `near`, the cosines that are known; False if no word tells the
     pieces apart. By them the reranker drops many pieces before it reads one."""
-    lexical = LexicalIndex("pieces", ignored=FUNCTION_WORDS, signs=True)
-    with closing(apsw.Connection(":memory:")) as db:
-        db.execute(LexicalIndex.create(lexical.table))
-        lexical.add(db, range(len(pieces)), [piece[:_READ] for piece in pieces])
-        words = dict(lexical.search(db, query, len(pieces)))
+    words = models.word_scores(query, [piece[:_READ] for piece in pieces])
     if max(words.values(), default=0.0) < _TELLING:
         return False
     fused = dict(convex_combination(words, near, BM25_WEIGHT))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import apsw
 import numpy as np
 import numpy.typing as npt
 
@@ -22,6 +23,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.erasure import compact, end_erasure, finish
 from edge.apps.store.failures import Health, Trouble, gathered
 from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex, search_nbytes
 from edge.apps.store.models import StoreModels, fingerprint
 from edge.apps.store.planning import embedded_nbytes, holding
 from edge.apps.store.rebuilding import EmbedderIdentity, Rebuilding
@@ -73,6 +75,9 @@ class TextReranker(Protocol):
         """Frees the model's memory."""
 
 
+_INDEXED_NBYTES = 8
+"""Memory of a full-text index for a character."""
+
 _WHOLE = 1 << 24
 """A token limit that no text reaches."""
 
@@ -95,6 +100,17 @@ class MemoryModels(StoreModels[TextEmbedder, TextReranker]):
     def rank(self, query: str, docs: Sequence[str], top_k: int | None = None, *, retrieved: Retrieved) -> list[Ranked]:
         """The best `top_k` of `docs` (at least one; all if None), best first. Raises as `embed` does."""
         return self._reranker.run(lambda reranker: reranker.rank(query, docs, top_k, retrieved=retrieved))
+
+    def word_scores(self, query: str, texts: Sequence[str]) -> dict[int, float]:
+        """BM25 of the query's words among these texts, by the place of each text that has one."""
+        lexical = LexicalIndex("texts", ignored=FUNCTION_WORDS, signs=True)
+        indexed = self._budget.reserve("full text", _INDEXED_NBYTES * sum(map(len, texts)))
+        with indexed, closing(apsw.Connection(":memory:")) as db:
+            db.execute(LexicalIndex.create(lexical.table))
+            lexical.add(db, range(len(texts)), texts)
+            own = lexical.statistics(db, lexical.terms(query))
+            indexed.resize(indexed.nbytes + search_nbytes(own, own.significant(own.counts)))
+            return dict(lexical.search(db, query, len(texts), own=own))
 
     def describe(self) -> EmbedderIdentity:
         return self._use_embedder(self._described)

@@ -12,6 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,11 @@ _WIDE = 20  # Rows to look at, as a multiple of those wanted, before all are.
 _PAGE_NBYTES = 4000
 
 _POSTINGS = 100_000  # Rows that a query may score, about a tenth of a second; the terms of the rarest come first.
+_MOST_WORDS = 500
+"""Words of a query that are searched, the first ones: a model reads no more of it."""
+
+_MOST_LEFT_OUT = 100
+
 _COMMON = 0.5  # Terms in more than this share of the rows have no weight in BM25.
 _LITTLE = 1e-3
 
@@ -50,7 +56,8 @@ _REMEMBERED = 4_096
 
 _MATCH = np.dtype([("id", np.int64), ("score", np.float64)])
 
-POSTING_NBYTES = 120
+_POSTING_NBYTES, _WORD_NBYTES = 120, 17_000
+"""Memory that FTS5 takes for a row that a query scores, and for a word of the query."""
 
 _PART = re.compile(r'"([^"]+)"|([^"]+)')
 _WORD = re.compile(r"[^\W_]+")
@@ -178,8 +185,23 @@ class LexicalIndex:
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('delete-all')")
 
     def terms(self, query: str) -> list[str]:
-        found = list(dict.fromkeys(_terms(query, self._ignored, self._signs)))
-        return found or list(dict.fromkeys(_terms(query, signs=self._signs)))
+        """Raises `InputError` for a phrase that is longer than all words that are searched."""
+        found = self._every_term(query)
+        sizes = [_words_in(term) for term in found]
+        if max(sizes, default=0) > _MOST_WORDS:
+            raise InputError(f"a phrase of the query has {max(sizes):,} words, and it may have {_MOST_WORDS}")
+        return [term for term, size in zip(found, accumulate(sizes), strict=True) if size <= _MOST_WORDS]
+
+    def left_out(self, texts: Iterable[str]) -> str:
+        """The FTS5 expression of the rows that hold a word or phrase of some texts; empty without one."""
+        found = [term for text in texts for term in self._every_term(text)]
+        if (count := sum(map(_words_in, found))) > _MOST_LEFT_OUT:
+            raise InputError(f"{count:,} words are left out, and there may be {_MOST_LEFT_OUT}")
+        return " OR ".join(found)
+
+    def _every_term(self, text: str) -> list[str]:
+        found = dict.fromkeys(_terms(text, self._ignored, self._signs))
+        return list(found or dict.fromkeys(_terms(text, signs=self._signs)))
 
     def _indexed(self, text: str) -> str:
         return _spaced(text, self._signs)
@@ -272,10 +294,15 @@ class LexicalIndex:
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('optimize')")
 
 
+def search_nbytes(statistics: Statistics, terms: Sequence[str]) -> int:
+    """Memory that FTS5 takes while it scores the rows of `terms`."""
+    return sum(_POSTING_NBYTES * statistics.counts[term] + _WORD_NBYTES * _words_in(term) for term in terms)
+
+
 def shown_terms(query: str) -> dict[str, str]:
     """Function words are left out beside others."""
     every = [word[0] for word in _ASKED.finditer(unicodedata.normalize("NFC", query))]
-    told = [word for word in every if word.lower() not in FUNCTION_WORDS] or every
+    told = ([word for word in every if word.lower() not in FUNCTION_WORDS] or every)[:_MOST_WORDS]
     return {word: next(_terms(word, signs=True), '""') for word in told}
 
 
@@ -381,6 +408,10 @@ def _terms(query: str, ignored: frozenset[str] = frozenset(), signs: bool = Fals
                 continue
             yield from _written(word)
         yield from begun
+
+
+def _words_in(term: str) -> int:
+    return 1 + term.count(" ")
 
 
 def _written(word: str) -> Iterator[str]:

@@ -21,11 +21,13 @@ from edge.apps.store.lexical import (
     _distances,
     nearest_in,
     respelled,
+    search_nbytes,
     shown_terms,
     shown_weights,
     stems_like,
     unknown_words,
 )
+from edge.errors import InputError
 
 TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "The flooded field"]
 
@@ -116,6 +118,35 @@ def test_only_as_many_rows_as_allowed_are_scored(monkeypatch: pytest.MonkeyPatch
     assert set(ids(lexical.search(db, "rare often", 10))) == {1, 2, 3}
     monkeypatch.setattr("edge.apps.store.lexical._POSTINGS", 2)
     assert ids(lexical.search(db, "often rare", 10)) == [1]
+
+
+LETTERS = "".join(map(chr, range(0x4E00, 0x9FFF)))
+QUERIES = {
+    "pairs": LETTERS, "letters": " ".join(LETTERS), "phrase": f'"{LETTERS[:500]}"',
+    "words": "lone " + " ".join(f"w{n}" for n in range(2_000)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_a_search_takes_the_memory_that_is_told(query: str) -> None:
+    pieces = [LETTERS[start : start + 100] for start in range(0, len(LETTERS), 100)]
+    db, lexical = filled([*pieces, LETTERS[:500], "lone"])
+    own = lexical.statistics(db, lexical.terms(query))
+    told = search_nbytes(own, own.significant(own.counts))
+    before = apsw.memory_used()
+    apsw.memory_high_water(True)
+    assert lexical.search(db, query, 1_000, own=own)
+    assert apsw.memory_high_water() - before <= told + 100_000
+    assert told < 10**7
+
+
+def test_too_many_words_of_a_phrase_or_to_leave_out_are_refused() -> None:
+    db, lexical = filled(["river"])
+    with pytest.raises(InputError, match="a phrase of the query has 501 words, and it may have 500"):
+        lexical.search(db, 'river "' + "word " * 501 + '"', 10)
+    with pytest.raises(InputError, match="101 words are left out, and there may be 100"):
+        lexical.left_out(["a b", '"' + "word " * 99 + '"'])
+    assert lexical.left_out(["a b", '"c d"']) == '"a" OR "b" OR "c d"'
 
 
 def test_a_word_that_was_absent_is_found_once_it_came() -> None:
