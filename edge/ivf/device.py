@@ -244,7 +244,7 @@ def open_device(text: str, memory: MemoryBudget, *, trace: Trace | None = None, 
     """
     name, written = parse_device(text)
     kind = load(GROUP, name)
-    if "count" in written and "count" not in inspect.signature(kind).parameters:
+    if "count" in written and "of" not in written and "count" not in inspect.signature(kind).parameters:
         kind, written = load(GROUP, "searchers"), {"of": name, "lists": "whole", **written}
     try:
         device = kind(memory, trace=trace, **written, **options)

@@ -95,6 +95,8 @@ def test_so_many_devices_of_a_kind_are_one() -> None:
     for text in ("limited:count=0", "limited:count=many", "limited:count=65"):
         with pytest.raises(ConfigError, match="from 1 to 64"):
             open_device(text, budget)
+    with pytest.raises(ConfigError, match="cannot be opened with these options"):
+        open_device("limited:count=2,of=cpu", budget)
     with pytest.raises(BudgetExceeded, match="limited cpu"):
         open_device("limited:cap=500kB,count=3", budget)
     assert budget.used == 0, "none stays open if one does not fit"
