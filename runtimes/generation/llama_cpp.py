@@ -143,18 +143,14 @@ class LlamaGenerator(Closing):
         scores: Sequence[float],
         tolerance: float,
     ) -> list[int]:
-        tree, last = self.tree, len(documents) - 1
+        tree = self.tree
 
-        def cached(begun: Sequence[int]) -> int | None:
-            """`begun` counts from the last document, which stands first in the prompt."""
-            order = [last - place for place in begun]
-            rest = [index for index in range(len(documents)) if index not in order]
-            path = self.path(messages, [documents[index] for index in (*rest, *reversed(order))], sampling)
-            match = None if tree is None else tree.match(path[: len(path) - len(rest)])
+        def cached(order: Sequence[int]) -> int | None:
+            path = self.path(messages, [documents[index] for index in order], sampling)
+            match = None if tree is None else tree.match(path)
             return None if match is None or match.missing else match.cached
 
-        begun = cached_first([-score for score in reversed(scores)], cached, tolerance=tolerance)
-        return [last - place for place in reversed(begun)]
+        return cached_first(scores, cached, tolerance=tolerance)
 
     def read_ahead(self, ids: Sequence[str]) -> None:
         if self.tree is not None:
