@@ -17,6 +17,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from edge.config import counted
 from edge.errors import InputError
 from edge.ivf.base import Connection
 
@@ -189,14 +190,14 @@ class LexicalIndex:
         found = self._every_term(query)
         sizes = [_words_in(term) for term in found]
         if max(sizes, default=0) > _MOST_WORDS:
-            raise InputError(f"a phrase of the query has {max(sizes):,} words, and it may have {_MOST_WORDS}")
+            raise InputError(f"a phrase of the query has {counted(max(sizes), 'word')}, and it may have {_MOST_WORDS}")
         return [term for term, size in zip(found, accumulate(sizes), strict=True) if size <= _MOST_WORDS]
 
     def left_out(self, texts: Iterable[str]) -> str:
         """The FTS5 expression of the rows that hold a word or phrase of some texts; empty without one."""
         found = [term for text in texts for term in self._every_term(text)]
         if (count := sum(map(_words_in, found))) > _MOST_LEFT_OUT:
-            raise InputError(f"{count:,} words are left out, and there may be {_MOST_LEFT_OUT}")
+            raise InputError(f"the query leaves out {counted(count, 'word')}, and {_MOST_LEFT_OUT} are possible")
         return " OR ".join(found)
 
     def _every_term(self, text: str) -> list[str]:

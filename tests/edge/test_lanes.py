@@ -27,6 +27,12 @@ def recorder(order: list[str], name: str) -> object:
     return work
 
 
+def put_to_sleep(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker waits and is not woken any more. One that has just started would find requests without being woken."""
+    until(lambda: bool(lane.link.condition._waiters))  # type: ignore[attr-defined]
+    monkeypatch.setattr(lane.link.condition, "notify", lambda n=1: None)
+
+
 def submit(lane: Lane, order: list[str], name: str, **keys: float) -> Ticket:
     return lane.submit(name, recorder(order, name), 1, **keys)  # type: ignore[arg-type]
 
@@ -165,7 +171,7 @@ def test_who_waits_for_an_idle_lane_transfers_itself(lane: Lane, monkeypatch: py
     def work(name: str) -> Callable[[], int]:
         return lambda: done.append((name, threading.current_thread().name)) or 1
 
-    monkeypatch.setattr(lane.link.condition, "notify", lambda n=1: None)  # the worker sleeps on
+    put_to_sleep(lane, monkeypatch)
     first, second = lane.submit("first", work("first"), 1), lane.submit("second", work("second"), 1)
     first.wait()
     second.wait()
@@ -189,7 +195,7 @@ def test_nobody_overtakes_the_queue_or_a_running_transfer(lane: Lane, held: Held
 
 def test_close_waits_for_a_transfer_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Lane()
-    monkeypatch.setattr(lane.link.condition, "notify", lambda n=1: None)
+    put_to_sleep(lane, monkeypatch)
     entered, gate, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> int:
@@ -283,7 +289,7 @@ def test_the_order_holds_when_the_first_in_the_queue_is_withdrawn(lane: Lane, he
 
 def test_the_worker_does_not_overtake_who_transfers_in_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Lane()
-    monkeypatch.setattr(lane.link.condition, "notify", lambda n=1: None)
+    put_to_sleep(lane, monkeypatch)
     entered, gate = threading.Event(), threading.Event()
     waiter = threading.Thread(target=lane.submit("slow", lambda: entered.set() or int(gate.wait(PATIENCE_S)), 0).wait)
     waiter.start()
@@ -301,7 +307,7 @@ def test_the_worker_does_not_overtake_who_transfers_in_its_own_thread(monkeypatc
 
 def test_who_waits_does_not_transfer_what_is_too_late(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(lane.link.condition, "notify", lambda n=1: None)
+    put_to_sleep(lane, monkeypatch)
     late = submit(lane, ran, "late", deadline=time.perf_counter() - 1)
     assert not lane.link._claim(late)
     monkeypatch.undo()

@@ -144,7 +144,7 @@ def test_too_many_words_of_a_phrase_or_to_leave_out_are_refused() -> None:
     db, lexical = filled(["river"])
     with pytest.raises(InputError, match="a phrase of the query has 501 words, and it may have 500"):
         lexical.search(db, 'river "' + "word " * 501 + '"', 10)
-    with pytest.raises(InputError, match="101 words are left out, and there may be 100"):
+    with pytest.raises(InputError, match="leaves out 101 words, and 100 are possible"):
         lexical.left_out(["a b", '"' + "word " * 99 + '"'])
     assert lexical.left_out(["a b", '"c d"']) == '"a" OR "b" OR "c d"'
 
