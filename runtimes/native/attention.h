@@ -16,8 +16,8 @@ static inline vec head_values(const float *rows, const struct head *h, long toke
 }
 
 /* 16 rows of sums at c: a [16, steps], rows `left` apart, times a panel b [steps, 32]. Sums are registers, not vectors of
-   several: gcc 12 keeps an array of those in memory. */
-static void multiply_fp32(const float *a, long left, const float *b, long steps, float *c, long stride) {
+   several: gcc 12 keeps an array of those in memory. Within `attend` too few registers would be left for addresses. */
+static __attribute__((noinline)) void multiply_fp32(const float *a, long left, const float *b, long steps, float *c, long stride) {
     for (int row = 0; row < QUERIES; row += FMA_ROWS)
         for (int at = 0; at < 32; at += PART * FMA_PARTS) {
             part s[FMA_ROWS][FMA_PARTS];

@@ -163,7 +163,9 @@ static void multiply_vnni(const uint8_t *a, const int8_t *b, long depth, int32_t
     }
 }
 
-static inline void multiply(int level, const activation *a, const int8_t *b, long depth, int32_t *sums) {
+static inline void multiply(const struct matrix *m, int level, const activation *a, long column, int32_t *sums) {
+    long depth = up_to(m->rows, 64) / 64;
+    const int8_t *b = m->packed + column / 16 * depth * TILE;
     if (level == AMX)
         multiply_amx(a, b, depth, sums);
     else
@@ -186,7 +188,7 @@ static void put_transposed(float *to, const vec rows[16]) {
 #include "tasks.h"
 
 const struct instructions edge_avx512 = {
-    sizeof(activation), begin, end, pack_task, project_task, attend_task, finish_task, mean_rows, embed_rows,
+    sizeof(activation), 0, begin, end, pack_task, project_task, attend_task, finish_task, mean_rows, embed_rows,
 };
 
 END_TARGET

@@ -96,7 +96,9 @@ MULTIPLY(multiply_by_instruction, _mm256_dpbusd_avx_epi32)
 END_TARGET
 BEGIN_TARGET("avx2,fma,f16c")
 
-static inline void multiply(int level, const activation *a, const int8_t *b, long depth, int32_t *sums) {
+static inline void multiply(const struct matrix *m, int level, const activation *a, long column, int32_t *sums) {
+    long depth = up_to(m->rows, 64) / 64;
+    const int8_t *b = m->packed + column / 16 * depth * TILE;
     (void)level;
     if (edge_avx_vnni)
         multiply_by_instruction(a, b, depth, sums);
@@ -113,7 +115,7 @@ static inline vec sums_at(const int32_t *sums, const int32_t *offset) {
 #include "tasks.h"
 
 const struct instructions edge_avx_vnni_set = {
-    sizeof(activation), NULL, NULL, pack_task, project_task, attend_task, finish_task, mean_rows, embed_rows,
+    sizeof(activation), 0, NULL, NULL, pack_task, project_task, attend_task, finish_task, mean_rows, embed_rows,
 };
 
 END_TARGET

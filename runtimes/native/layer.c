@@ -50,7 +50,7 @@ static size_t find_matrices(const struct shape *s, const struct weights *weights
         m->packed = (int8_t *)at;
         at += up_to(m->rows, 64) * up_to(m->columns, PANEL);
         m->offset = (int32_t *)at;
-        at += up_to(m->columns, 64) * 4;
+        at += beside_bytes(m);
     }
     return at - packed + 64;
 }

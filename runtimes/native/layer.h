@@ -14,6 +14,9 @@
 #define ROWS 32   /* tokens of a block are a multiple of it, but for the last block: they fill two tiles */
 #define QUERIES 16 /* rows of scores that a head computes together */
 
+/* Values of the order in which AVX2 multiplies `rows` inputs by a panel (see avx2.c). */
+#define ORDER(rows) (up_to(rows, 64) / 4 + 2)
+
 static inline long up_to(long n, long step) { return (n + step - 1) / step * step; }
 
 enum { QKV, OUT, UP, DOWN, MATRICES };
@@ -36,8 +39,17 @@ struct matrix {
     const float *scale, *bias; /* [columns] */
     long rows, columns;
     int8_t *packed;
-    int32_t *offset; /* [columns, padded]: what the products are too large by, where activations are stored unsigned */
+    union { /* beside the weights */
+        int32_t *offset; /* [columns, padded]: what the products are too large by, where activations are stored unsigned */
+        uint16_t *order; /* of AVX2's products: ORDER(rows) for each panel */
+    };
 };
+
+/* Bytes of a matrix beside its packed weights. */
+static inline size_t beside_bytes(const struct matrix *m) {
+    size_t offsets = up_to(m->columns, 64) * 4, orders = up_to(m->columns, PANEL) / PANEL * ORDER(m->rows) * 2;
+    return up_to(offsets > orders ? offsets : orders, 64);
+}
 
 struct embedding { /* the tensors that are added to a token's row, all fp32 */
     int64_t hidden, half;
@@ -54,7 +66,7 @@ struct blocks { /* of a group's tokens */
 typedef void (*task_function)(void *context, long task, int thread);
 
 struct instructions { /* what one set computes */
-    int activation_bytes; /* of a quantized activation */
+    int activation_bytes, head_bytes; /* of a quantized activation, and before the first one of a row */
     void (*begin)(int level), (*end)(int level); /* before and after a thread's tasks; NULL: nothing to do */
     task_function pack, project, attend, finish; /* their context is a layer */
     /* The mean of each sequence's rows: means [sequences, hidden]. */
@@ -112,7 +124,7 @@ static inline size_t block_bytes(const struct shape *s, const struct instruction
     long inner = up_to(s->inner, PANEL), width = up_to(s->hidden, PANEL);
     long deepest = up_to(s->inner > s->hidden ? s->inner : s->hidden, 64);
     if (up_to(s->heads * s->size, 64) > deepest) deepest = up_to(s->heads * s->size, 64);
-    size_t parts[] = {rows * deepest * set->activation_bytes, rows * 4, rows * width * 4, rows * width * 4, rows * inner * 4};
+    size_t parts[] = {rows * (deepest * set->activation_bytes + set->head_bytes), rows * 4, rows * width * 4, rows * width * 4, rows * inner * 4};
     size_t end[6] = {0};
     for (int i = 0; i < 5; i++) end[i + 1] = end[i] + parts[i];
     if (at) {

@@ -124,13 +124,15 @@ static void multiply_plain(const activation *a, const int8_t *b, long depth, int
 }
 
 /* 32 rows times 32 columns: sums[32][32]. */
-static void multiply(int level, const activation *a, const int8_t *b, long depth, int32_t *sums) {
+static void multiply(const struct matrix *m, int level, const activation *a, long column, int32_t *sums) {
+    long depth = up_to(m->rows, 64) / 64;
+    const int8_t *b = m->packed + column / 16 * depth * TILE;
     product_function product = level == I8MM ? multiply_i8mm : level == DOTPROD ? multiply_dotprod : multiply_plain;
     int rows = level == I8MM ? 8 : 4, columns = level == NEON ? 4 : 8;
-    for (int column = 0; column < PANEL; column += columns)
+    for (int first = 0; first < PANEL; first += columns)
         for (int row = 0; row < ROWS; row += rows)
-            product(a + row / 16 * depth * TILE + row % 16 * 8, b + column / 16 * depth * TILE + column % 16 * 8, depth,
-                    sums + row * PANEL + column);
+            product(a + row / 16 * depth * TILE + row % 16 * 8, b + first / 16 * depth * TILE + first % 16 * 8, depth,
+                    sums + row * PANEL + first);
 }
 
 static inline vec sums_at(const int32_t *sums, const int32_t *offset) {
@@ -142,7 +144,7 @@ static inline vec sums_at(const int32_t *sums, const int32_t *offset) {
 #include "tasks.h"
 
 const struct instructions edge_neon = {
-    sizeof(activation), NULL, NULL, pack_task, project_task, attend_task, finish_task, mean_rows, embed_rows,
+    sizeof(activation), 0, NULL, NULL, pack_task, project_task, attend_task, finish_task, mean_rows, embed_rows,
 };
 
 #endif

@@ -36,10 +36,11 @@ static void product_case(int level, long count, long inputs, long columns) {
     long width = up_to(columns, PANEL), depth = up_to(inputs, 64);
     struct matrix m = {.rows = inputs, .columns = columns};
     m.weight = take(inputs * columns), m.scale = take(columns * 4), m.bias = take(columns * 4);
-    size_t bytes = up_to(count, ROWS) * depth * sizeof(activation);
+    const struct instructions *set = instructions_of(level);
+    size_t bytes = up_to(count, ROWS) * (depth * set->activation_bytes + set->head_bytes);
     float *x = take(count * inputs * 4), *y = calloc(up_to(count, ROWS) * width, 4), *scales = calloc(count, 4);
     void *packed = memset(aligned_alloc(64, bytes), 1, bytes); /* rows that are not there change nothing */
-    m.packed = aligned_alloc(64, depth * width), m.offset = aligned_alloc(64, up_to(columns, 64) * 4);
+    m.packed = aligned_alloc(64, depth * width), m.offset = aligned_alloc(64, beside_bytes(&m));
     for (long part = 0; part < up_to(columns, 64) / 64; part++) pack_columns(&m, part);
     for (long row = 0; row < count; row++)
         scales[row] = quantize(x + row * inputs, inputs, packed_row(packed, row, inputs));
