@@ -303,7 +303,10 @@ class Reranker(Closing):
 
         try:
             stats = self.engine.run(Job(docs, observe, query=query, undo=undo))
-            return observers[-1], replace(stats, evaluations_full=stats.layers * len(docs))
+            stats = replace(stats, evaluations_full=stats.layers * len(docs))
+            self.engine.trace.count("rerank.evaluations", stats.evaluations)
+            self.engine.trace.count("rerank.evaluations_full", stats.evaluations_full)
+            return observers[-1], stats
         finally:
             undo()
 

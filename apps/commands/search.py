@@ -185,11 +185,12 @@ def _stages(hit: Hit) -> str:
 
 
 def _print_stats(figures: dict[str, Any]) -> None:
-    index = figures["index"]
+    index, pruned = figures["index"], figures["pruned"]
+    saved = "" if pruned is None else f", {pruned:.0%} of its work pruned"
     for line in (
         f"memory   {format_size(figures['peak_resident'])} peak of {format_size(figures['limit'])} allowed",
         f"time     {figures['seconds']:.2f} s: query vector {figures['embed_s']:.2f}, search "
-        f"{figures['search_s']:.3f}, reranker {figures['rerank_s']:.2f} (opening the models included)",
+        f"{figures['search_s']:.3f}, reranker {figures['rerank_s']:.2f}{saved} (opening the models included)",
         f"index    {counted(index['lists_read'], 'list')} read ({format_size(index['bytes_read'])}), "
         f"{index['hits']} in memory",
         f"server   {figures['server']}",

@@ -48,9 +48,12 @@ def figures(
 ) -> dict[str, Any]:
     grown = {name: value - before.get(name, 0) for name, value in counters.items()}
     stages = {f"{stage}_s": grown.get(f"search.{stage}_s", 0.0) for stage in ("embed", "search", "rerank")}
+    ranked = grown.get("rerank.evaluations_full", 0)
+    pruned = 1 - grown.get("rerank.evaluations", 0) / ranked if ranked else None
     index = {name: int(grown.get(f"index.{name}", 0)) for name in ("lists_read", "bytes_read", "hits")}
     return {
-        "seconds": seconds, **stages, "index": index, **modelled(grown), "peak_resident": peak, "limit": limit
+        "seconds": seconds, **stages, "pruned": pruned, "index": index, **modelled(grown), "peak_resident": peak,
+        "limit": limit,
     }  # fmt: skip
 
 

@@ -45,6 +45,8 @@ def test_search_json_has_the_documented_keys(edge: Edge) -> None:
         assert Path(result["path"]).is_file()
         assert 0 <= result["score"] <= 1
     assert {"seconds", "embed_s", "search_s", "rerank_s", "peak_resident", "limit"} <= set(document["stats"])
+    assert 0 <= document["stats"]["pruned"] < 1
+    assert edge.json("search", "river", "--no-rerank")["stats"]["pruned"] is None, "nothing was reranked"
     explained = edge.json("search", "river", "--explain")["results"]
     assert {"lexical_rank", "vector_rank", "fused_rank", "reranker", "blend"} <= set(explained[0]["explain"])
 
