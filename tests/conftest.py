@@ -9,9 +9,9 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -151,3 +151,20 @@ def _strict(config: pytest.Config, report: Report) -> Report:
         report.outcome = "failed"
         report.longrepr = f"skipped, but --no-skips asks for every test: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Writes a random model; the same options give the same file."""
+    from making.random_gguf import RandomModel
+
+    folder = tmp_path_factory.mktemp("gguf")
+    made: dict[str, Path] = {}
+
+    def make(**options: Any) -> Path:
+        key = repr(sorted(options.items()))
+        if key not in made:
+            made[key] = RandomModel(**options).write(folder / f"model-{len(made)}.gguf")
+        return made[key]
+
+    return make

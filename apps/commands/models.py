@@ -42,7 +42,7 @@ def models() -> None:
 def pull(source: str, precision: Precision, dest: Path | None) -> None:
     """Fetch SOURCE (a known name, a hub repository ORG/NAME or ORG/NAME@REVISION, or a local folder) and pack it.
 
-    A generator stays as it is: a GGUF file. A model of another place is not replaced because it has the same name.
+    A generator is a GGUF file, not a pack. A model of another place is not replaced because it has the same name.
     """
     from edge.models.pull import pull as fetch
 
@@ -51,7 +51,7 @@ def pull(source: str, precision: Precision, dest: Path | None) -> None:
     known = KNOWN.get(source)
     if known is not None and known.kind == "generator":
         if precision != "int8":
-            raise InputError(f"{source} is a generator, whose weights stay as they come: leave --precision out")
+            raise InputError(f"{source} is a generator, a GGUF file: leave --precision out")
         path = pull_generator(source, dest, directory=configure().models_dir or None)
         click.echo(f"{source}: generator, {format_size(path.stat().st_size)}, in {path}")
         _licence(known)
@@ -223,10 +223,10 @@ def _row(name: str, path: Path) -> dict[str, Any]:
 
 
 def _show_generator(name: str, known: KnownModel, verify: bool, as_json: bool) -> None:
-    from edge.runtimes.generation.gguf_file import GGUFFile
+    from edge.models.gguf_file import GGUFFile
 
     path = find_generator(name, configure().models_dir or None)
-    if verify and file_sha256(path) not in known.files.values():
+    if verify and file_sha256(path) != known.kept:
         raise CorruptBlock(f"{path} is not the pinned file of {name}: `edge models pull {name}` fetches it anew")
     header = GGUFFile.open(path)
     facts = {

@@ -102,7 +102,7 @@ def _entry(name: str, path: Path) -> dict[str, Any]:
         family, precision, count = spec.architecture, spec.layer.precision, f"{spec.parameters() / 1e6:.1f}M"
         facts = {"context_length": spec.max_tokens, "embedding_length": spec.layer.hidden}
     else:
-        from edge.runtimes.generation.gguf_file import GGUFFile
+        from edge.models.gguf_file import GGUFFile
 
         header = GGUFFile.open(path)
         size, family, precision, count, capabilities = header.nbytes, header.architecture or "", "", "", ["completion"]

@@ -14,11 +14,11 @@ from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, InputError, ModelError
 from edge.kv_cache.backend import StateSegment, cached_first
 from edge.kv_cache.tree import KnowledgeTree
+from edge.models.gguf_file import GGUFFile
 from edge.resident import Closing
 from edge.runtimes.base import physical_cores
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
 from edge.runtimes.generation.engine import GenerationEngine, Request
-from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import KVType, LlamaContext, LlamaSampler
 from edge.runtimes.generation.llama_memory import Weights, reserve_memory
 from edge.runtimes.generation.llama_model import LlamaModel, Load, llama_library

@@ -9,8 +9,8 @@ from typing import Literal
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, ConfigError
+from edge.models.gguf_file import GGUFFile
 from edge.resident import measured_growth
-from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import ContextShape, KVType, LlamaContext
 from edge.runtimes.generation.llama_model import LlamaLibrary, LlamaModel
 

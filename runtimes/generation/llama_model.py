@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import CapabilityError, InputError, ModelError
-from edge.runtimes.generation.gguf_file import GGUFFile
+from edge.models.gguf_file import GGUFFile
 
 Load = Literal["read", "map", "none"]
 """Weights are read into memory, mapped from the file, or not loaded (for sizes and vocabulary only)."""

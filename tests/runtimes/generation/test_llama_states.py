@@ -18,8 +18,8 @@ from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, InputError, ModelError
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
+from edge.models.gguf_file import GGUFFile
 from edge.runtimes.generation.base import Document, Message, Sampling
-from edge.runtimes.generation.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_context import LlamaContext
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.llama_states import LlamaStates

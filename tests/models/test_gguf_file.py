@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from making.random_gguf import RandomModel
 
 from edge.errors import ModelError
-from edge.runtimes.generation.gguf_file import GGUFFile
+from edge.models.gguf_file import GGUFFile
 from edge.runtimes.generation.llama_states import file_sha256
 
 
