@@ -11,7 +11,7 @@ from edge.apps.assistant.grounding import Unsupported
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import from_here
 from edge.apps.console import modelled_line
-from edge.config import format_size
+from edge.config import counted, format_size
 from edge.ivf.base import IndexOptions
 
 NOT_FOUND = "This is not in the documents."
@@ -182,6 +182,10 @@ def cited(citations: Iterable[Citation], *, quotes: bool = False) -> Iterator[st
             yield f'    "{own_marks(citation.quote)}"{score}'
 
 
+_MOST_NAMED = 2
+"""Sentences without support that are shown to a person. A small model may write ten of them."""
+
+
 def notices(answer: Answer) -> Iterator[str]:
     """Yields warnings about an answer, a line each: doubtful passages, unsupported facts, and passages left out."""
     stats = answer.stats
@@ -191,8 +195,10 @@ def notices(answer: Answer) -> Iterator[str]:
         yield f"nearest to the question: {', '.join(answer.nearest)}"
     if answer.uncertain and CLOSEST not in answer.text:
         yield "these passages may be about something else than the question: read them before you rely on the answer"
-    for found in answer.unsupported:
+    for found in answer.unsupported[:_MOST_NAMED]:
         yield f"{stats.generator} wrote {found.text!r}, and no passage says {', '.join(found.facts)}"
+    if (more := len(answer.unsupported) - _MOST_NAMED) > 0:
+        yield f"{stats.generator} wrote {counted(more, 'further sentence')} that no passage supports (--json has all)"
     if stats.dropped:
         passages = "1 passage was" if stats.dropped == 1 else f"{stats.dropped} passages were"
         yield (

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.assistant import prompts
-from edge.apps.assistant.answer import Answer, AnswerStats
+from edge.apps.assistant.answer import Answer, AnswerStats, notices
 from edge.apps.assistant.assistant import Turn, _standalone
-from edge.apps.assistant.grounding import GivenPassage, Grounding, missing
+from edge.apps.assistant.grounding import GivenPassage, Grounding, Unsupported, missing
 from edge.apps.assistant.steps import SMALL_MODEL
 from edge.apps.collection.hits import Hit
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
@@ -342,3 +342,12 @@ def test_a_quotation_replaces_several_sentences_once(hit: Callable[..., Hit]) ->
     shown = check.feed("The deposit is 30 euros. The deposit is 40 euros. ") + check.finish()
     assert shown.count(QUOTED) == 1
     assert [found.facts for found in check.unsupported] == [("30 euros",), ("40 euros",)]
+
+
+@pytest.mark.parametrize(("count", "lines"), [(0, 0), (1, 1), (2, 2), (3, 3), (12, 3)])
+def test_a_person_sees_few_of_many_unsupported_sentences(count: int, lines: int) -> None:
+    found = tuple(Unsupported(f"Number {i}.", ("number",), "") for i in range(count))
+    told = list(notices(Answer("", (), AnswerStats(generator="tiny"), unsupported=found)))
+    assert len(told) == lines
+    assert sum(f"Number {i}." in line for i in range(count) for line in told) == min(count, 2)
+    assert count < 3 or f"{count - 2} further sentence" in told[-1]
