@@ -143,14 +143,18 @@ class LlamaGenerator(Closing):
         scores: Sequence[float],
         tolerance: float,
     ) -> list[int]:
-        tree = self.tree
+        tree, last = self.tree, len(documents) - 1
 
-        def cached(order: Sequence[int]) -> int | None:
-            path = self.path(messages, [documents[index] for index in order], sampling)
-            match = None if tree is None else tree.match(path)
+        def cached(begun: Sequence[int]) -> int | None:
+            """`begun` counts from the last document, which stands first in the prompt."""
+            order = [last - place for place in begun]
+            rest = [index for index in range(len(documents)) if index not in order]
+            path = self.path(messages, [documents[index] for index in (*rest, *reversed(order))], sampling)
+            match = None if tree is None else tree.match(path[: len(path) - len(rest)])
             return None if match is None or match.missing else match.cached
 
-        return cached_first(scores, cached, tolerance=tolerance)
+        begun = cached_first([-score for score in reversed(scores)], cached, tolerance=tolerance)
+        return [last - place for place in reversed(begun)]
 
     def read_ahead(self, ids: Sequence[str]) -> None:
         if self.tree is not None:

@@ -43,7 +43,7 @@ class PromptBuilder:
         self, messages: Sequence[Message], documents: Sequence[Document], max_tokens: int, *, moved: bool = False
     ) -> Prompt:
         """Documents stand after the system message, or before the first question: the first ones that fit
-        (`answer_room`). If their states are `moved`, the first one stands last and is computed there."""
+        (`answer_room`), the first one last, next to the question. `moved`: the others' states may be moved."""
         check_messages(messages)
         head, tail = self._parts(messages, with_documents=bool(documents))
         start = self._tokens(head, first=True)
@@ -68,8 +68,7 @@ class PromptBuilder:
                 break
             home = self._document(document, 1, continues=bool(start)) if moved and number > 1 else ()
             read.append(StateSegment(document.id, tokens, home))
-        path += reversed(read) if moved else read
-        return Prompt(tuple(path), tuple(question), len(documents) - len(read))
+        return Prompt((*path, *reversed(read)), tuple(question), len(documents) - len(read))
 
     def _document(self, document: Document, number: int, *, continues: bool) -> tuple[int, ...]:
         return tuple(self._model.tokenize(numbered(document, number), continues=continues))
