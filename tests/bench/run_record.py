@@ -23,9 +23,7 @@ from click.core import ParameterSource
 from bench.figures import Figure, tables
 from bench.process import processor
 from edge.config import format_size
-from edge.errors import InputError, StorageError
-from edge.files.input_file import read_small
-from edge.files.output_file import open_output
+from edge.errors import InputError
 
 FORMAT = 1
 _LEFT_OUT = ("as_json", "store")
@@ -61,26 +59,11 @@ class RunRecord:
 
     @classmethod
     def load(cls, path: Path) -> RunRecord:
-        try:
-            value = json.loads(read_small(path))
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError:
-            raise InputError(f"{path} is no stored run: it is not JSON") from None
-        if not isinstance(value, dict) or value.get("format") != FORMAT:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value.pop("format") != FORMAT:
             raise InputError(f"{path} is no stored run of format {FORMAT}")
-        texts = {name: value.get(name) for name in _NAMES}
-        figures, notes = value.get("figures"), value.get("notes", [])
-        if not all(isinstance(text, str) for text in texts.values()) or not isinstance(figures, list) or not figures:
-            raise InputError(f"{path} is no stored run: it needs {', '.join(_NAMES)} and figures")
-        try:
-            return cls(
-                **{name: str(text) for name, text in texts.items()},
-                figures=tuple(map(Figure.from_json, figures)),
-                notes=tuple(map(str, notes)),
-            )
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+        figures, notes = tuple(map(Figure.from_json, value.pop("figures"))), tuple(value.pop("notes"))
+        return cls(**value, figures=figures, notes=notes)
 
     def write(self, path: Path) -> None:
         """Writes the record to a file, with a line for each figure."""
@@ -88,11 +71,7 @@ class RunRecord:
         lines = [json.dumps(figure.to_json(), ensure_ascii=False) for figure in self.figures]
         text = json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}")
         text += ',\n "figures": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
-        try:
-            with open_output(path) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+        path.write_text(text, encoding="utf-8")
 
     def extended(self, later: RunRecord) -> RunRecord:
         """This record with the rounds of a later run of the same command."""
@@ -203,16 +182,9 @@ def report(runs: Sequence[Path], page: Path | None) -> None:
     if page is None:
         click.echo("\n".join(block(name, run) for name, run in found.items()), nl=False)
         return
-    try:
-        text = read_small(page).decode()
-        renewed = renew(text, found)
-        if renewed != text:
-            with open_output(page) as file:
-                file.write(renewed.encode())
-    except OSError as error:
-        raise StorageError(f"{page} cannot be renewed: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise InputError(f"{page} is no text in UTF-8") from None
+    text = page.read_text(encoding="utf-8")
+    renewed = renew(text, found)
+    page.write_text(renewed, encoding="utf-8")
     click.echo(f"{page}: {len(found)} blocks {'were renewed' if renewed != text else 'are up to date'}", err=True)
 
 

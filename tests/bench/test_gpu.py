@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from bench import gpu, gpu_judged, gpu_search, gpu_worker
-from bench.command import bench
 from bench.gpu import Run, _software
 from edge.errors import EdgeError
 from tests.conftest import webgpu
@@ -106,8 +104,3 @@ def test_a_run_out_of_time_or_luck_keeps_what_it_has(tmp_path: Path, monkeypatch
     assert set(report["parts"]) == {"quick", "broken", "long"}
     assert report["parts"]["broken"]["left_out"] == "no luck"
     assert report["parts"]["long"]["left_out"].startswith("1000 s are needed")
-
-
-def test_an_unknown_shape_is_refused(tmp_path: Path) -> None:
-    result = CliRunner().invoke(bench, ["gpu", "--out", str(tmp_path), "--shapes", "round"])
-    assert result.exit_code == 2 or "no such shape" in str(result.exception)

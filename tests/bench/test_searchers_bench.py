@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from naive.program import output_of
 
@@ -70,9 +69,3 @@ def test_different_results_end_with_an_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(bench, "measure", measured)
     with pytest.raises(EdgeError, match="changed what was found"):
         run("--codecs", "flat")
-
-
-@pytest.mark.parametrize("arguments", [("--counts", "0"), ("--counts", "two"), ("--codecs", "zip")])
-def test_numbers_and_codecs_that_do_not_exist_are_refused(arguments: tuple[str, str]) -> None:
-    with pytest.raises(click.BadParameter, match=r"not one of flat|each number is|whole numbers are"):
-        run(*arguments)
