@@ -66,8 +66,11 @@ def _table(keys: Any) -> Iterator[str]:
     yield from ("| keys | |", "|---|---|")
     if keys.used:
         yield f"| {_names(keys.used)} | used |"
+    alike: dict[str, list[str]] = {}
     for key, values in sorted(keys.accepted.items()):
-        yield f"| `{key}` | only {' or '.join(f'`{_value(value)}`' for value in values)} |"
+        alike.setdefault(" or ".join(f"`{_value(value)}`" for value in values), []).append(key)
+    for only, names in alike.items():
+        yield f"| {_names(names)} | only {only} |"
     if keys.harmless:
         yield f"| {_names(keys.harmless)} | changes no result |"
     yield ""

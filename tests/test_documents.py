@@ -1,5 +1,5 @@
-"""The README and the guides are true: every snippet runs, in a home of its own with tiny data, every link leads to a
-file, and every file, command and option that they name exists."""
+"""The README and the guides are true: every snippet runs, in a home of its own with tiny data, and prints what the page
+shows, every link leads to a file, and every file, command and option that they name exists."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import runpy
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import click
 import pytest
+from making.random_gguf import RandomModel
 from making.synth import synth
 from naive.chunk_sizes import write_chunk_sizes
 from naive.forked import forked_edge
@@ -30,9 +32,8 @@ ROOT = Path(__file__).parents[1]
 NOT_RUN = {
     "python3 -m venv": "installs from the network",
     "edge models pull": "downloads a model",
-    "--llm model.gguf": "needs a language model",
-    "base_url": "asks a server",
-    "Client()": "asks a server",
+    "base_url": "needs the clients of others",
+    "Client()": "asks a server, below",
     "/media/disk": "names a disk of the reader",
     "OLD_ID": "names memories of the reader",
     "edge memory learn": "reads transcripts of the reader",
@@ -42,6 +43,7 @@ NOT_RUN = {
     ".venv/bin/": "runs the tests themselves",
     ".ci/run": "runs the tests themselves",
     **({} if find_spec("mcp") else {"edge install": "needs the extra mcp"}),
+    **({} if find_spec("llama_cpp") else {"--llm model.gguf": "needs the extra llm"}),
 }
 """Parts of lines and snippets that are not run, and why."""
 
@@ -107,6 +109,7 @@ def first_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (home / "passages.jsonl").write_text(json.dumps({"path": "ice", "text": "Old ice looks blue."}) + "\n")
     (home / "notes.jsonl").write_text(json.dumps({"text": "Ann called at noon.", "id": "1"}) + "\n")
     shutil.copytree(ROOT / "tests" / "golden" / "bert-reranker", home / "my-checkpoint")
+    RandomModel(layers=1, context=4096).write(home / "model.gguf")
     (home / "bin").mkdir()
     with forked_edge(home / "bin" / "edge"):
         for command in ("edge index OLD.pdf Documents", "edge memory add 'The meeting moved to Thursday'"):
@@ -174,9 +177,56 @@ def test_every_line_for_the_shell_runs(
 
 @pytest.mark.parametrize(("page", "snippet"), PYTHON, ids=name)
 def test_every_python_snippet_runs(run: Callable[[list[str]], subprocess.Popen[str]], page: Path, snippet: str) -> None:
-    started = run([sys.executable, "-c", snippet])
+    """A name behind an expression, as in `memory.search(...)  # Oslo`, stands in its result."""
+    checked = re.sub(r"^( *)(\w+\..+\))  # ([A-Z]\w+)$", r'\1assert "\3" in str(\2)', snippet, flags=re.MULTILINE)
+    started = run([sys.executable, "-c", checked])
     out, err = started.communicate(timeout=PATIENCE_S)
     assert started.returncode == 0, f"{out}\n{err}"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the snippets are for a POSIX shell")
+def test_the_demo_prints_what_the_readme_shows(run: Callable[[list[str]], subprocess.Popen[str]]) -> None:
+    """Except for the machine's seconds and megabytes; other runtimes move a score by a thousandth."""
+    out, err = run(["sh", "-c", "edge demo"]).communicate(timeout=PATIENCE_S)
+    printed = iter(out.splitlines())
+    for shown in snippets(ROOT / "README.md", "text")[0].splitlines():
+        if shown == "...":
+            continue
+        words = re.sub(r"[\d.]+ (s|MB)\b|[\d.]+", "#", shown)
+        line = next((line for line in printed if re.sub(r"[\d.]+ (s|MB)\b|[\d.]+", "#", line) == words), None)
+        assert line is not None, f"{shown}\n{out}\n{err}"
+        figures = (re.findall(r"[\d.]+(?!\S*\d| s\b| MB\b)", text) for text in (shown, line))
+        for told, found in zip(*figures, strict=True):
+            assert float(told.strip(".") or 0) == pytest.approx(float(found.strip(".") or 0), rel=0.02), line
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the owner's socket, as Linux checks it")
+def test_the_server_of_the_pages_serves_its_client(
+    home: Path, run: Callable[[list[str]], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    for extra in ("starlette", "uvicorn"):
+        pytest.importorskip(extra)
+
+    def done(*command: str) -> str:
+        started = run(["env", f"XDG_RUNTIME_DIR={tmp_path}", *command])
+        out, err = started.communicate(timeout=PATIENCE_S)
+        assert started.returncode == 0, f"{command}\n{out}\n{err}"
+        return out
+
+    serve = ROOT / "docs" / "serve.md"
+    command = next(line for line in snippets(serve, "bash")[0].splitlines() if line.startswith("edge serve"))
+    assert command in snippets(ROOT / "README.md", "bash")[0]
+    client = next(text for text in snippets(serve, "python") if "Client()" in text)
+    done("sh", "-c", "edge collections add notes && edge index -c notes Documents")
+    shown = done("sh", "-c", f"{command} --background --port 0")  # 8777 may be taken
+    assert re.search(r"serving on http://127.0.0.1:\d+ within 300 MB", shown)
+    try:
+        told = done(sys.executable, "-c", client + "print(best[0], hits[0].path)\n")
+        assert "Shakespeare" in told or "It rains" in told
+        status = done("edge", "serve", "--status")
+        assert all(f"\n{word}" in f"\n{status}" for word in ("process", "address", "memory", "collection"))
+    finally:
+        done("edge", "serve", "--stop")
 
 
 def test_only_what_is_named_is_left_out() -> None:

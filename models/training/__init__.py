@@ -1,1 +1,1 @@
-"""Training of the default reranker: data, mining, loss, loop, evaluation (extra ``train``, needs torch)."""
+"""Training of the default reranker: data, mining, loss, loop, records of scores (extra ``train``, needs torch)."""

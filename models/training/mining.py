@@ -1,8 +1,5 @@
-"""Candidate pools as data, BM25 over one collection, and the reciprocal rank fusion that makes the test pools.
-
-BM25: Robertson & Zaragoza, "The Probabilistic Relevance Framework" (2009), k1 1.2, b 0.75. Reciprocal rank
-fusion: Cormack, Clarke & Buettcher (SIGIR 2009), constant 60.
-"""
+"""Candidate pools as data, and BM25 over one collection (Robertson & Zaragoza, "The Probabilistic Relevance
+Framework", 2009; k1 1.2, b 0.75)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
-RRF_CONSTANT = 60
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -56,16 +52,6 @@ def words(text: str) -> list[str]:
     """Lower-case words without the plural s. So simple a stemmer can be described exactly."""
     found = (word.lower() for word in _WORD.findall(text))
     return [w[:-1] if len(w) > 3 and w.endswith("s") and not w.endswith("ss") else w for w in found]
-
-
-def fused(first: Floats, second: Floats, depth: int = 100) -> npt.NDArray[np.int64]:
-    """Rows ordered by reciprocal rank fusion of two score vectors, best first. Ties are in ascending row order."""
-    total = np.zeros(len(first))
-    for scores in (first, second):
-        order = np.argsort(-scores, kind="stable")[:depth]
-        total[order] += 1.0 / (RRF_CONSTANT + 1 + np.arange(len(order)))
-    ranked = np.argsort(-total, kind="stable")
-    return ranked[total[ranked] > 0]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The arithmetic of training and evaluation: bfloat16 if the processor has instructions for it, otherwise float32."""
+"""The arithmetic of training and scoring: bfloat16 if the processor has instructions for it, otherwise float32."""
 
 from __future__ import annotations
 

@@ -20,17 +20,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
-from ..blending import BM25_WEIGHT
+from ..blending import BM25_WEIGHT, Floats64
 from .corpora import Corpus
 from .corpora import load as read_corpus
 from .encoder import BiEncoder
-from .evaluation import layer_scores
 from .mining import Floats
-from .model import LayeredReranker, pair_tokenizer
-from .precision import CHOICES
+from .model import LayeredReranker, batches, padded, pair_tokenizer
+from .precision import CHOICES, in_bfloat16
 from .search import Searcher
-from .testpools import TestQuery
 
 
 @dataclass(frozen=True)
@@ -111,12 +110,32 @@ def save(recorded: Recorded, path: Path) -> None:
         json.dump({"name": recorded.name, "texts": [recorded.texts[d] for d in used], "queries": queries}, out)
 
 
-def pools(recorded: Recorded, depth: int) -> list[TestQuery]:
-    """The first ``depth`` candidates of every query, in the form that `layer_scores` reads."""
-    return [
-        TestQuery(q["query"], [recorded.texts[d] for d in q["docs"][:depth]], q["grades"][:depth], q["ideal"], [], [])
-        for q in recorded.queries
-    ]
+def pools(recorded: Recorded, depth: int) -> list[tuple[str, list[str]]]:
+    """Each query with the texts of its first ``depth`` candidates."""
+    return [(q["query"], [recorded.texts[d] for d in q["docs"][:depth]]) for q in recorded.queries]
+
+
+@torch.inference_mode()
+def layer_scores(
+    model: LayeredReranker,
+    tokenizer: Tokenizer,
+    pools: Sequence[tuple[str, list[str]]],
+    tokens: int = 6000,
+    precision: str = "auto",
+) -> list[Floats64]:
+    """For each query the head's scores before the sigmoid: layers x candidates."""
+    model.eval()
+    owner = [(n, k) for n, (_, passages) in enumerate(pools) for k in range(len(passages))]
+    encoded = tokenizer.encode_batch([(pools[n][0], pools[n][1][k]) for n, k in owner])
+    found = [np.zeros((model.depth, len(passages))) for _, passages in pools]
+    for group in batches(encoded, tokens):
+        ids, mask, types = (part.to(model.device) for part in padded([encoded[i] for i in group]))
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=in_bfloat16(precision, model.device.type)):
+            scores = model(ids, mask, types).double().cpu().numpy()
+        for column, i in enumerate(group):
+            n, k = owner[i]
+            found[n][:, k] = scores[:, column]
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -70,7 +70,7 @@ def assistant(
     results = []
     for pipeline in pipelines:
         trace = made.folder / f"{pipeline}.jsonl"
-        write_trace(trace, pipeline, asked, prefill=prefill, decode=decode)
+        write_trace(trace, pipeline, asked)
         task = {**common, "trace": str(trace), "pipeline": pipeline}
         say(pipeline)
         reports, _ = in_turn(

@@ -32,7 +32,6 @@ _MODULES = {
     "search-quality": "search",
     "searchers": "searchers",
     "serve": "serve",
-    "shards": "shards",
     "supersession": "supersession",
     "traversal": "traversal",
     "tune": "tune",

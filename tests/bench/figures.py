@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from edge.config import format_size
-from edge.errors import InputError
 
 Better = Literal["lower", "higher", "neither"]
 """Whether a smaller or a larger value is better. A figure that is `neither` is shown and never compared."""
@@ -64,16 +63,7 @@ class Figure:
 
     @classmethod
     def from_json(cls, value: Any) -> Figure:
-        try:
-            found = cls(**value | {"rounds": tuple(map(float, value["rounds"]))})
-        except (TypeError, ValueError, KeyError) as error:
-            raise InputError(f"a figure cannot be read ({error})") from None
-        names = (found.row, found.column, found.table)
-        if not (found.rounds and found.unit in UNITS and all(isinstance(name, str) for name in names)):
-            raise InputError(f"a figure needs names, rounds and a unit of {', '.join(filter(None, UNITS))}")
-        if found.better not in ("lower", "higher", "neither"):
-            raise InputError(f"{found.better!r} is no direction of a figure")
-        return found
+        return cls(**value | {"rounds": tuple(map(float, value["rounds"]))})
 
 
 @dataclass(frozen=True, slots=True)

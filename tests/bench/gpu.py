@@ -20,7 +20,6 @@ from bench.figures import Column, Figure, higher, lower, neither, tabulate
 from bench.gpu_worker import work
 from bench.options import Folder, NewFolder, Output, benchmark
 from bench.process import measure, processor, say
-from bench.run_record import markdown
 from edge.errors import EdgeError, InputError
 
 _SHAPES = "qwen3-reranker-0.6b,bge-reranker-v2-m3"
@@ -29,28 +28,6 @@ _PREFIX_TOKENS = 90
 
 _PARALLEL = 4
 """Models that are packed at a time."""
-
-
-def page(report: dict[str, Any]) -> str:
-    parts = report.get("parts", {})
-    machine, search = parts.get("machine", {}), parts.get("search", {})
-    lines = [
-        f"# {machine.get('device', report['on'])}",
-        f"Host: {report['processor']}. torch {machine.get('torch', '?')}, CUDA {machine.get('cuda', 'none')}. "
-        f"{report['candidates']} candidates of about {report['tokens']} tokens, random weights; a decoder's "
-        f"{report['prefix_tokens']} tokens of template and query come on top.",
-        *markdown(figures(report)),
-    ]
-    if report["rehearsal"]:
-        told = "**Rehearsal on the processor with tiny models: these times say nothing about a GPU.**"
-        lines.insert(1, told)
-    if "equal_results" in search:
-        lines.append(f"Results of the host and the device are {'equal' if search['equal_results'] else 'NOT EQUAL'}.")
-    left_out = {name: found["left_out"] for name, found in parts.items() if "left_out" in found}
-    left_out |= search.get("absent", {})
-    if left_out:
-        lines += ["## Left out", "\n".join(f"- {name}: {reason}" for name, reason in left_out.items())]
-    return "\n\n".join(lines) + "\n"
 
 
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
@@ -133,7 +110,6 @@ class Run:
     def write(self) -> None:
         """Writes the results so far, so that none is lost if the machine goes."""
         (self.out / "gpu.json").write_text(json.dumps(self.report, indent=1), encoding="utf-8")
-        (self.out / "gpu.md").write_text(page(self.report), encoding="utf-8")
 
 
 @benchmark
@@ -154,7 +130,7 @@ def gpu(
     threads: Annotated[int, "Of the host (0: one per core)."] = 0,
     output: Output,
 ) -> None:
-    """Measure reranking and search on a GPU beside transformers and the host; write gpu.json and gpu.md."""
+    """Measure reranking and search on a GPU beside transformers and the host; write gpu.json."""
     rehearsal = on == "cpu" or (on == "webgpu" and _software())
     known = "tiny-qwen3,tiny-xlm-roberta" if rehearsal else _SHAPES
     chosen = (shapes or (known.split(",")[1] if on == "webgpu" else known)).split(",")  # encoders only
@@ -176,7 +152,7 @@ def gpu(
     run = Run(out, time.monotonic() + 60 * minutes)
     run.report |= {
         "rehearsal": rehearsal, "on": on, "processor": processor(), "candidates": count, "vectors": rows,
-        "tokens": common["tokens"], "shapes": chosen, "prefix_tokens": _PREFIX_TOKENS,
+        "tokens": common["tokens"], "shapes": chosen,
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="edge-gpu-") as scratch:
         packing = ThreadPoolExecutor(_PARALLEL)
@@ -211,7 +187,10 @@ def gpu(
         packing.shutdown()
     run.report["seconds"] = 60 * minutes - (run.until - time.monotonic())
     run.write()
-    output.put(run.report, figures(run.report), page(run.report).partition("\n|")[0])
+    shown = f"{count} candidates of about {common['tokens']} tokens, random weights"
+    if rehearsal:
+        shown = f"a rehearsal with tiny models: these times say nothing about a GPU; {shown}"
+    output.put(run.report, figures(run.report), shown)
 
 
 def _software() -> bool:

@@ -27,9 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from making.recording import FORMAT, Speed
-from making.replay import ReplayGenerator
-
+from bench.replay import ReplayGenerator
 from edge.models.training.corpora import Corpus
 from edge.text.sentences import sentences
 
@@ -100,11 +98,9 @@ def cases(corpus: Corpus) -> list[Case]:
     return found
 
 
-def write_trace(path: Path, pipeline: str, chosen: Sequence[Case], *, prefill: float, decode: float) -> None:
-    """Writes one pipeline's trace: every step of every case, in the order of the replay, with its tokens per second."""
+def write_trace(path: Path, pipeline: str, chosen: Sequence[Case]) -> None:
+    """Writes one pipeline's trace: every step of every case, in the order of the replay."""
     with path.open("w", encoding="utf-8") as file:
-        header = {"format": FORMAT, "name": f"replay-{pipeline}", "prefill": prefill, "decode": decode}
-        file.write(json.dumps(header) + "\n")
         for case in chosen:
             for record in _STEPS[pipeline](case):
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
@@ -172,4 +168,4 @@ def _said(text: str, *, passages: int = PASSAGES, doubt: str = "") -> dict[str, 
 
 def replayed(task: dict[str, Any], trace: str) -> ReplayGenerator:
     """The generator that replays a trace, as fast as the task's speeds say."""
-    return ReplayGenerator(trace, speed=Speed(task["prefill"] or math.inf, task["decode"] or math.inf))
+    return ReplayGenerator(Path(trace), prefill=task["prefill"] or math.inf, decode=task["decode"] or math.inf)

@@ -23,14 +23,12 @@ from click.core import ParameterSource
 from bench.figures import Figure, tables
 from bench.process import processor
 from edge.config import format_size
-from edge.errors import InputError, StorageError
-from edge.files.input_file import read_small
-from edge.files.output_file import open_output
+from edge.errors import InputError
 
 FORMAT = 1
 _LEFT_OUT = ("as_json", "store")
 _WIDTH = 118
-_BLOCK = re.compile(r"<!-- run (?P<name>\S+) -->\n.*?<!-- end of run -->\n", re.DOTALL)
+_BLOCK = re.compile(r"<!-- run (?P<name>\S+)(?: without (?P<without>.+?))? -->\n.*?<!-- end of run -->\n", re.DOTALL)
 _NAMES = ("bench", "command", "machine", "version", "date")
 
 
@@ -61,26 +59,11 @@ class RunRecord:
 
     @classmethod
     def load(cls, path: Path) -> RunRecord:
-        try:
-            value = json.loads(read_small(path))
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError:
-            raise InputError(f"{path} is no stored run: it is not JSON") from None
-        if not isinstance(value, dict) or value.get("format") != FORMAT:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value.pop("format") != FORMAT:
             raise InputError(f"{path} is no stored run of format {FORMAT}")
-        texts = {name: value.get(name) for name in _NAMES}
-        figures, notes = value.get("figures"), value.get("notes", [])
-        if not all(isinstance(text, str) for text in texts.values()) or not isinstance(figures, list) or not figures:
-            raise InputError(f"{path} is no stored run: it needs {', '.join(_NAMES)} and figures")
-        try:
-            return cls(
-                **{name: str(text) for name, text in texts.items()},
-                figures=tuple(map(Figure.from_json, figures)),
-                notes=tuple(map(str, notes)),
-            )
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+        figures, notes = tuple(map(Figure.from_json, value.pop("figures"))), tuple(value.pop("notes"))
+        return cls(**value, figures=figures, notes=notes)
 
     def write(self, path: Path) -> None:
         """Writes the record to a file, with a line for each figure."""
@@ -88,11 +71,7 @@ class RunRecord:
         lines = [json.dumps(figure.to_json(), ensure_ascii=False) for figure in self.figures]
         text = json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}")
         text += ',\n "figures": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
-        try:
-            with open_output(path) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+        path.write_text(text, encoding="utf-8")
 
     def extended(self, later: RunRecord) -> RunRecord:
         """This record with the rounds of a later run of the same command."""
@@ -199,40 +178,38 @@ def report(runs: Sequence[Path], page: Path | None) -> None:
 
     Each block names the command, the machine, the version and the date. Figures are medians of the rounds.
     """
-    blocks = {name: block(name, run) for name, run in records(runs).items()}
+    found = records(runs)
     if page is None:
-        click.echo("\n".join(blocks.values()), nl=False)
+        click.echo("\n".join(block(name, run) for name, run in found.items()), nl=False)
         return
-    try:
-        text = read_small(page).decode()
-        renewed = renew(text, blocks)
-        if renewed != text:
-            with open_output(page) as file:
-                file.write(renewed.encode())
-    except OSError as error:
-        raise StorageError(f"{page} cannot be renewed: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise InputError(f"{page} is no text in UTF-8") from None
-    click.echo(f"{page}: {len(blocks)} blocks {'were renewed' if renewed != text else 'are up to date'}", err=True)
+    text = page.read_text(encoding="utf-8")
+    renewed = renew(text, found)
+    page.write_text(renewed, encoding="utf-8")
+    click.echo(f"{page}: {len(found)} blocks {'were renewed' if renewed != text else 'are up to date'}", err=True)
 
 
-def renew(page: str, blocks: Mapping[str, str]) -> str:
+def renew(page: str, runs: Mapping[str, RunRecord]) -> str:
     """A page with the blocks of these runs in place of its own."""
     places = [match["name"] for match in _BLOCK.finditer(page)]
-    if unknown := sorted(set(places) - set(blocks)):
+    if unknown := sorted(set(places) - set(runs)):
         raise InputError(f"the page has a place for {', '.join(unknown)}, which is no run of these")
-    if homeless := sorted(set(blocks) - set(places)):
+    if homeless := sorted(set(runs) - set(places)):
         raise InputError(f"the page has no place for {', '.join(homeless)}: write <!-- run {homeless[0]} -->")
-    return _BLOCK.sub(lambda match: blocks[match["name"]], page)
+    return _BLOCK.sub(lambda match: block(match["name"], runs[match["name"]], match["without"] or ""), page)
 
 
-def block(name: str, run: RunRecord) -> str:
-    """The Markdown of one run, between its two marks."""
+def block(name: str, run: RunRecord, without: str = "") -> str:
+    """The Markdown of one run, between its two marks, without the tables and columns that are named, as in
+    `first; second`."""
+    left_out = without.split("; ") if without else []
+    if unknown := set(left_out) - {name for figure in run.figures for name in (figure.table, figure.column)}:
+        raise InputError(f"{name} has no table or column {', '.join(sorted(unknown))}")
     repeated = max(len(figure.rounds) for figure in run.figures)
     rounds = "one round" if repeated == 1 else f"medians of up to {repeated} rounds"
     head = f"`{run.command}`: {run.date}, version {run.version}, {run.machine}, {rounds}."
-    text = "\n\n".join([_wrapped(head), *markdown(run.figures), *map(_wrapped, run.notes)])
-    return f"<!-- run {name} -->\n{text}\n<!-- end of run -->\n"
+    shown = [figure for figure in run.figures if not {figure.table, figure.column} & set(left_out)]
+    text = "\n\n".join([_wrapped(head), *markdown(shown), *map(_wrapped, run.notes)])
+    return f"<!-- run {name}{f' without {without}' if without else ''} -->\n{text}\n<!-- end of run -->\n"
 
 
 def markdown(figures: Iterable[Figure]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`searchers`: queues by the bound, shares of devices, and several searchers beside one (Chameleon)."""
+"""`searchers`: queues by the bound, and several searchers beside one (Chameleon)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,12 +32,6 @@ _SIMULATED = 100_000
 _SIMULATED_AT_ONCE = 10_000
 """Number of searches whose queues are in memory at a time."""
 
-_DEVICES = 1000
-"""Number of devices that figure 4.10 divides."""
-
-_FIXED = (("1:4", 0.2), ("1:1", 0.5), ("4:1", 0.8))
-"""Ratios of generating to retrieving devices that do not depend on the workload, and the share that generates."""
-
 _MEMORY = parse_size("4GB")
 _DIM = 64
 _CENTRES = 200
@@ -50,42 +43,6 @@ _ADDED = 20_000
 """The searched index: of made-up vectors, `_ADDED` at a time. A search probes `_PROBED` lists for `_FOUND` rows."""
 
 Floats = npt.NDArray[np.float32]
-
-SHARES: Sequence[tuple[str, float, float]] = (
-    ("Dec-S", 0.16, 53.7), ("EncDec-S, interval 8", 2.37, 77.1), ("EncDec-S, interval 64", 14.9, 94.1),
-    ("Dec-L", 0.78, 64.0), ("EncDec-L, interval 8", 14.1, 93.8), ("EncDec-L, interval 64", 98.0, 99.0),
-)  # fmt: skip
-"""Ratio of generation time to retrieval time in an interval, and percentage of generating devices: figure 4.10. The
-times are not published. They follow from the percentages, so the comparison is circular."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alternation:
-    """Generation of a `batch` of sequences that waits for a retrieval every `interval` tokens. `step` and `retrieval`
-    are the seconds of a token and of a retrieval for the batch on one device."""
-
-    interval: int
-    batch: int
-    step: float
-    retrieval: float
-
-    def throughput(self, generating: int, retrieving: int) -> float:
-        """Tokens per second. A generating device waits while it retrieves, and the slower side sets the rate."""
-        tokens = self.interval * self.batch
-        write = tokens * generating / (self.interval * self.step + self.retrieval)
-        return min(write, tokens * retrieving / self.retrieval)
-
-    @property
-    def generating_share(self) -> float:
-        """The best share of generating devices, between a half and one."""
-        generation = self.interval * self.step
-        return (generation + self.retrieval) / (generation + 2 * self.retrieval)
-
-    def efficiency(self, share: float) -> float:
-        """Throughput if this share of many devices generates, as a part of the highest throughput."""
-        generation = self.interval * self.step
-        rate = min(share / (generation + self.retrieval), (1 - share) / self.retrieval)
-        return rate * (generation + 2 * self.retrieval)
 
 
 @benchmark
@@ -100,15 +57,14 @@ def searchers(
 ) -> None:
     """Search with several searchers behind a coordinator, and compare the results with those of the host alone.
 
-    Before that, the queue lengths of the bound are simulated, and the best division of devices is compared with trying
-    every one. Exit code 2 if a result differs.
+    Before that, the queue lengths of the bound are simulated. Exit code 2 if a result differs.
     """
-    report: dict[str, Any] = {"queues": queue_rows(), "shares": share_rows(), "searches": []}
+    report: dict[str, Any] = {"queues": queue_rows(), "searches": []}
     for codec in codecs:
         say(f"searching with codec {codec}")
         task = {"name": codec, "codec": codec, "of": of, "counts": counts, "rows": rows, "queries": queries}
         report["searches"] += measure(work, task, threads=1)["rows"]
-    shown = f"queues that lose nothing in 99 of 100 searches ({_SIMULATED:,} simulated); shares of {_DEVICES} devices"
+    shown = f"queues that lose nothing in 99 of 100 searches ({_SIMULATED:,} simulated)"
     output.put(report, figures(report), shown)
     if not all(row["identical"] for row in report["searches"]):
         raise EdgeError("the searchers changed what was found")
@@ -138,32 +94,10 @@ def simulated_loss(results: int, queues: int, length: int, *, searches: int, see
     return lost / searches
 
 
-def share_rows() -> list[dict[str, Any]]:
-    """The workloads of figure 4.10: the share by the closed form, the best of all divisions, and fixed ratios."""
-    rows = []
-    for name, ratio, published in SHARES:
-        work = Alternation(1, 1, ratio, 1.0)
-        rates = [work.throughput(count, _DEVICES - count) for count in range(1, _DEVICES)]
-        best = 1 + int(np.argmax(rates))
-        fixed = {label: work.efficiency(share) for label, share in _FIXED}
-        rows.append({
-            "workload": name, "published": published / 100, "closed_form": work.generating_share,
-            "best_of_all": best / _DEVICES, "efficiency": fixed,
-        })  # fmt: skip
-    return rows
-
-
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
     queues = {f"{row['results']} results, {row['queues']} queues": row for row in report["queues"]}
     lengths = {"length": lower("length", ""), "lost": lower("lost", "%"), "lost_shorter": neither("one shorter", "%")}
     yield from tabulate(queues, lengths, "searches that lose a result")
-    shares = {row["workload"]: row for row in report["shares"]}
-    columns = {
-        "published": neither("published", "%"), "closed_form": neither("by the formula", "%"),
-        "best_of_all": neither("best of all", "%"),
-        **{f"efficiency.{ratio}": neither(f"of the best rate at {ratio}", "%") for ratio, _ in _FIXED},
-    }  # fmt: skip
-    yield from tabulate(shares, columns, "share of devices that generate")
     searches = {f"{row['codec']}, {row['searchers'] or 'host'}": row for row in report["searches"]}
     found = {
         "median_s": lower("median", "s"),

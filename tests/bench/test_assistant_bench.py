@@ -23,7 +23,7 @@ def test_what_can_be_hidden_is_what_fits_into_the_windows() -> None:
 
 
 def texts_of(trace: Path) -> list[str]:
-    records = map(json.loads, trace.read_text("utf-8").splitlines()[1:])
+    records = map(json.loads, trace.read_text("utf-8").splitlines())
     return ["".join(text for text, _ in record["pieces"]) for record in records]
 
 
@@ -33,12 +33,12 @@ def test_traces_are_made_of_what_is_known_about_a_question(judged: Path, tmp_pat
     assert case.beside == ("How many arches are there?",)
     assert len(case.near) == 3
     trace = tmp_path / "trace.jsonl"
-    write_trace(trace, "hyde", [case], prefill=1e6, decode=1e6)
+    write_trace(trace, "hyde", [case])
     passage, answer = texts_of(trace)
     assert passage == f"The bridge over the Ombra was built in seven. {case.around[0]} {case.around[1]}"
     assert answer == case.sentence
-    write_trace(trace, "flare", [case], prefill=1e6, decode=1e6)
-    doubted = json.loads(trace.read_text(encoding="utf-8").splitlines()[1])["pieces"]
+    write_trace(trace, "flare", [case])
+    doubted = json.loads(trace.read_text(encoding="utf-8").splitlines()[0])["pieces"]
     assert "".join(text for text, logprob in doubted if logprob < -1) == " 1821."
 
 

@@ -1,4 +1,4 @@
-"""`gpu`: its measurements run on torch's CPU device as a rehearsal, and its page names the missing parts."""
+"""`gpu`: its measurements run on torch's CPU device as a rehearsal, and its report names the missing parts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from bench import gpu, gpu_judged, gpu_search, gpu_worker
-from bench.command import bench
-from bench.gpu import Run, _software, page
+from bench.gpu import Run, _software
 from edge.errors import EdgeError
 from tests.conftest import webgpu
 
@@ -99,42 +97,10 @@ def test_a_run_out_of_time_or_luck_keeps_what_it_has(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(gpu, "measure", measured)
     run = Run(tmp_path, time.monotonic() + 100)
-    run.report |= {"rehearsal": True, "on": "cpu", "processor": "none", "shapes": [], "candidates": 1, "tokens": 1}
-    run.report["prefix_tokens"] = 3
     run.take("quick", {"threads": 1}, seconds=10)
     run.take("broken", {"threads": 1}, seconds=10)
     run.take("long", {"threads": 1}, seconds=1000)
     report = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
     assert set(report["parts"]) == {"quick", "broken", "long"}
-    written = (tmp_path / "gpu.md").read_text(encoding="utf-8")
-    assert "Rehearsal" in written
-    assert "- broken: no luck" in written
-    assert "- long: 1000 s are needed" in written
-
-
-def test_the_page_names_device_and_ratios() -> None:
-    row = {"seconds": [0.5], "device_peak": 2 * 10**9, "batch": 64}
-    own = {"seconds": [0.25], "device_peak": 10**9, "weights": 2, "same_order": True, "apart": 0.0}
-    report = {
-        "rehearsal": False, "on": "cuda", "processor": "x", "shapes": ["s"], "candidates": 9, "tokens": 5,
-        "prefix_tokens": 3, "parts": {
-            "machine": {"device": "A Large GPU", "torch": "2"},
-            "s transformers": {"rows": {"sorted by length": row}},
-            "s fp16": {"rows": {"two layers": own}, "crossing": [
-                {"candidates": 4, "resident": 1.0, "streamed": 1.5},
-                {"candidates": 9, "resident": 1.0, "streamed": 1.05},
-            ]},
-        },
-    }  # fmt: skip
-    written = page(report)
-    assert written.startswith("# A Large GPU\n")
-    assert "Rehearsal" not in written
-    head = "| s | time, ms | times as fast as sorted batches | device memory | batch | layers there |"
-    assert head in written
-    assert "| edge fp16, two layers | 250 | 2 | 1.00 GB | | 2 | 0 | 100.0 % |" in written
-    assert "| fp16, 4 candidates | 1.500 |\n| fp16, 9 candidates | 1.050 |" in written
-
-
-def test_an_unknown_shape_is_refused(tmp_path: Path) -> None:
-    result = CliRunner().invoke(bench, ["gpu", "--out", str(tmp_path), "--shapes", "round"])
-    assert result.exit_code == 2 or "no such shape" in str(result.exception)
+    assert report["parts"]["broken"]["left_out"] == "no luck"
+    assert report["parts"]["long"]["left_out"].startswith("1000 s are needed")

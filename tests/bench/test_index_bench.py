@@ -47,12 +47,6 @@ def test_enough_real_embeddings_are_the_rows_themselves(tmp_path: Path) -> None:
     assert "noise" not in made.kind
 
 
-def test_too_few_real_embeddings_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "base.npy", np.ones((9, 4), np.float32))
-    with pytest.raises(InputError, match="10 embeddings are needed"):
-        VectorSet.made(tmp_path / "set", rows=10, queries=5, base=tmp_path / "base.npy")
-
-
 def test_a_changed_index_holds_the_last_rows_and_no_others(tmp_path: Path) -> None:
     vectors = VectorSet.made(tmp_path / "set", rows=900, queries=6, base=None)
     task = {

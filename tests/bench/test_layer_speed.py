@@ -31,13 +31,3 @@ def test_systems_compute_the_same(tmp_path: Path) -> None:
     assert all(len(figure.rounds) == 2 for figure in run.figures)
     if "native" in found:
         assert found["onnx"]["apart"] < 1e-3
-    printed = CliRunner().invoke(layer_speed, [*options, "--systems", "onnx"])
-    assert printed.exit_code == 0, printed.output
-    assert "a token and layer" in printed.output
-    assert "onnx" in printed.output
-
-
-def test_unknown_names_are_refused() -> None:
-    ended = CliRunner().invoke(layer_speed, ["--shapes", "none-such"])
-    assert ended.exit_code == 2
-    assert "none-such" in ended.output

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from making.synth import synth_checkpoint
 from naive.program import output_of
@@ -17,7 +16,7 @@ from naive.program import output_of
 from bench.command import bench
 from bench.rerank_peers import JudgedPool, read_pools
 from bench.run_record import RunRecord
-from edge.errors import InputError, ModelError
+from edge.errors import InputError
 
 SCORER = '''
 """Scores one pair at a time with the exported model."""
@@ -182,17 +181,6 @@ def test_this_program_alone_needs_no_torch(checkpoint: Path, pools: Path, tmp_pa
     )  # fmt: skip
     assert "edge, int8" in shown
     assert "order of retrieval" in shown
-
-
-@pytest.mark.parametrize("options", [("--systems", "edge,other"), ("--precisions", "int4")])
-def test_unknown_systems_and_precisions_are_refused(checkpoint: Path, pools: Path, options: tuple[str, str]) -> None:
-    with pytest.raises(click.BadParameter, match="not one of"):
-        run(pools, "--checkpoint", checkpoint, *options)
-
-
-def test_a_folder_without_a_checkpoint_is_refused(pools: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"config\.json is missing"):
-        run(pools, "--checkpoint", tmp_path, "--systems", "edge")
 
 
 POOL = {

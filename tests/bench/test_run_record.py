@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 import pytest
@@ -42,26 +41,6 @@ def test_a_later_run_of_the_same_command_adds_rounds() -> None:
     for name in ("command", "machine", "version"):
         with pytest.raises(InputError, match=f"another {name}"):
             RUN.extended(replace(RUN, **{name: "another"}))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "text", [], {"format": 99}, {"format": 1}, {"figures": []}, {"figures": [{}]}, {"machine": None},
-        {"figures": [FIGURE.to_json() | {"unit": "stones"}]}, {"figures": [FIGURE.to_json() | {"rounds": []}]},
-        {"figures": [FIGURE.to_json() | {"better": "never"}]}, {"figures": [FIGURE.to_json() | {"rounds": ["x"]}]},
-        {"figures": [FIGURE.to_json() | {"colour": "red"}]}, {"figures": [FIGURE.to_json() | {"row": 3}]},
-        {"figures": ["figure"]},
-    ],
-)  # fmt: skip
-def test_a_file_that_is_no_run_is_refused(tmp_path: Path, change: Any) -> None:
-    path = tmp_path / "a.json"
-    RUN.write(path)
-    value = json.loads(path.read_text())
-    damaged = value | change if isinstance(change, dict) and change.get("figures", True) is not None else change
-    path.write_text("{" if change == "text" else json.dumps({"format": 1} if change == {"format": 1} else damaged))
-    with pytest.raises(InputError, match=r"a\.json"):
-        RunRecord.load(path)
 
 
 def test_folders_are_read_file_by_file(tmp_path: Path) -> None:
@@ -154,28 +133,3 @@ def test_a_file_of_another_command_is_refused_before_the_measurement(tmp_path: P
     assert isinstance(refused.exception, InputError)
     assert "another command" in str(refused.exception)
     assert RunRecord.load(tmp_path / "a.json") == RUN
-
-
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="devices are files on Unix")
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("report", "/dev/zero"),
-        ("rerank-peers", "/dev/zero", "--checkpoint", "."),
-        ("overhead", "--store", "/dev/zero"), ("overhead", "--store", "/dev/null"),
-    ],
-)  # fmt: skip
-def test_a_device_is_neither_read_nor_replaced(arguments: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(bench, arguments)
-    assert isinstance(done.exception, InputError)
-    assert "cannot be read" in str(done.exception)
-    assert all(Path(name).is_char_device() for name in arguments if name.startswith("/dev"))
-
-
-def test_a_run_that_is_written_keeps_a_link(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    link = tmp_path / "run.json"
-    link.symlink_to(tmp_path / "runs" / "run.json")
-    RUN.write(link)
-    assert link.is_symlink()
-    assert RunRecord.load(tmp_path / "runs" / "run.json") == RUN

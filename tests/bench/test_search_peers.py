@@ -15,7 +15,6 @@ from naive.program import output_of
 from bench.command import bench
 from bench.run_record import RunRecord
 from bench.search import Sample
-from edge.errors import InputError
 from edge.models.training.corpora import load
 
 WORDS = '''
@@ -154,8 +153,3 @@ def test_a_sample_holds_what_answers_its_questions(judged: Path) -> None:
     assert len(whole.queries) == 10
     fewest = Sample.of(corpus, 1, 10)
     assert len(fewest.documents) == 5, "every paragraph answers a question, and is kept"
-
-
-def test_a_folder_without_a_model_is_refused(judged: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"model\.safetensors"):
-        run(judged, "--model", tmp_path)

@@ -1,4 +1,4 @@
-"""`searchers`: its three tables, and the refusal of different results."""
+"""`searchers`: its two tables, and the refusal of different results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from naive.program import output_of
 
@@ -35,15 +34,6 @@ def test_several_searchers_find_what_the_host_finds(tmp_path: Path) -> None:
     assert rows[1]["asked"] >= 4, "a query whose lists are loaded bit by bit asks several times"
     assert rows[2]["asked"] >= 12, "every searcher holds rows of every list, and is asked by every query"
     assert rows[2]["queue"] < rows[1]["queue"] == rows[0]["queue"]
-
-
-def test_shares_by_the_formula_are_the_best_of_all() -> None:
-    rows = bench.share_rows()
-    assert len(rows) == 6
-    for row in rows:
-        assert abs(row["closed_form"] - row["best_of_all"]) <= 0.001
-        assert row["closed_form"] == pytest.approx(row["published"], abs=0.0005)
-        assert all(0 < value < 1 for value in row["efficiency"].values())
 
 
 @pytest.mark.parametrize("results", [10, 100])
@@ -79,9 +69,3 @@ def test_different_results_end_with_an_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(bench, "measure", measured)
     with pytest.raises(EdgeError, match="changed what was found"):
         run("--codecs", "flat")
-
-
-@pytest.mark.parametrize("arguments", [("--counts", "0"), ("--counts", "two"), ("--codecs", "zip")])
-def test_numbers_and_codecs_that_do_not_exist_are_refused(arguments: tuple[str, str]) -> None:
-    with pytest.raises(click.BadParameter, match=r"not one of flat|each number is|whole numbers are"):
-        run(*arguments)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
-from click.testing import CliRunner
 
-from bench.tune import figures, tune, work
-from bench.vectors import NEIGHBOURS, VectorSet, embeddings
-from edge.errors import InputError
+from bench.tune import figures, work
+from bench.vectors import NEIGHBOURS, VectorSet
 
 
 def mixture(count: int, seed: int) -> np.ndarray:
@@ -41,45 +38,3 @@ def test_choice_and_sweep(tmp_path: Path) -> None:
         assert index["codec"] == row["chosen"]["parameters"]["codec"]
     found = list(figures(report | {"peak_resident": 7}))
     assert len({figure.key for figure in found}) == len(found) == 16
-
-
-def test_vectors_and_questions_of_different_widths_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "vectors.npy", mixture(200, 2))
-    np.save(tmp_path / "questions.npy", mixture(80, 3)[:, :4])
-    arguments = ["--vectors", str(tmp_path / "vectors.npy"), "--work-dir", str(tmp_path / "work")]
-    done = CliRunner().invoke(tune, [*arguments, "--questions", str(tmp_path / "questions.npy")])
-    assert isinstance(done.exception, InputError)
-    assert "do not fit each other" in str(done.exception)
-    assert "go together" in str(CliRunner().invoke(tune, arguments).exception)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [(["--recall", "2"], "at most 1, not 2.0"), (["--queries", "59"], "at least 60 are needed, not 59")],
-)
-def test_wrong_numbers_are_refused_before_vectors_are_made(tmp_path: Path, arguments: list[str], reason: str) -> None:
-    done = CliRunner().invoke(tune, [*arguments, "--work-dir", str(tmp_path / "work")])
-    assert isinstance(done.exception, InputError)
-    assert reason in str(done.exception)
-    assert not (tmp_path / "work").exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"no numbers", "text", "names", "one", "nan"])
-def test_a_file_without_vectors_is_refused(tmp_path: Path, content: bytes | str) -> None:
-    path = tmp_path / "vectors.npy"
-    tables = {
-        "text": np.array([["a", "b"]]), "names": np.array([["a", 1]], object), "one": np.zeros(3, np.float32),
-        "nan": np.full((3, 2), np.nan),
-    }  # fmt: skip
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        np.save(path, tables[content])
-    with pytest.raises(InputError, match=r"vectors\.npy cannot be read as a \.npy file of vectors: \w"):
-        embeddings(path)
-
-
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="devices are files on Unix")
-def test_a_device_with_vectors_is_refused() -> None:
-    with pytest.raises(InputError, match="it is a pipe, a device or a socket"):
-        embeddings(Path("/dev/zero"))

@@ -20,6 +20,12 @@ from typing import Any
 
 runpy.run_path(str(Path(__file__).parents[1] / "packages.py"))["load"]()
 
+# Each end is that of a fork, which has all of this then.
+import faiss  # noqa: E402, F401
+
+import edge.apps.collection.writing  # noqa: E402, F401
+from edge.apps.collection.collection import Collection  # noqa: E402
+from edge.apps.memory.memory import Memory  # noqa: E402
 from edge.apps.store.rows import Leasing  # noqa: E402
 from naive.program import config_of  # noqa: E402
 from naive.words import WordEmbedder, WordReranker  # noqa: E402
@@ -33,11 +39,7 @@ def holds(place: Path, needles: list[bytes]) -> list[str]:
 
 def opened(kind: str, place: Path, models: str) -> Any:
     if kind == "memory":
-        from edge.apps.memory.memory import Memory
-
         return Memory(place, embedder=WordEmbedder(), reranker=WordReranker(), memory="10GB")
-    from edge.apps.collection.collection import Collection
-
     return Collection(place, config=config_of(Path(models), place / "scratch", threads=1))
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from making.synth import synth
 from naive.numpy_runtime import NumpyLayerKernel
 from numpy.typing import NDArray
 
@@ -215,6 +218,19 @@ class Contract:
     def refuses_prefix_of_encoder(self) -> None:
         with pytest.raises(CapabilityError, match="causal"):
             run_prefix(self.kernel(BERT), random_hidden(1, 3), random_weights(BERT))
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    folder = tmp_path_factory.mktemp("packs")
+
+    def packed(shape: str, precision: Any = "fp32") -> Path:
+        path = folder / f"{shape}-{precision}"
+        if not path.exists():
+            synth(shape, path, precision).close()
+        return path
+
+    return packed
 
 
 @pytest.fixture

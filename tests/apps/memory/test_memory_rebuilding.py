@@ -211,29 +211,30 @@ class _Between:
 def test_a_change_at_any_moment_of_a_repair_stays(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, damage: str
 ) -> None:
+    memory = make("made")
+    memory.add([f"Fact {n}: the river floods in year {n}" for n in range(6)], user_id="ann")
+    lacking = memory.get_all(user_id="ann")["results"][0]["id"]
+    index = memory.store.index
+    assert index is not None
+    if damage == "segment":
+        while memory.maintain(full=True).busy:  # the first write of a process maintains it, too
+            time.sleep(0.01)
+        (segment,) = (tmp_path / "made" / "segments").glob("*.blk")
+        data = bytearray(segment.read_bytes())
+        data[len(data) // 2] ^= 255
+        segment.write_bytes(data)
+    with memory.store.write() as db:
+        number = db.execute("SELECT id FROM memories WHERE uuid = ?", (lacking,)).fetchone()[0]
+        if damage == "vectors":
+            index.delete(db, np.array([number]))
+        index.add(db, np.array([1_000]), np.ones((1, WordEmbedder().dim), np.float32))
+    memory.close()
     moment = 0
     while True:
         name = f"memory-{moment}"
-        memory = make(name)
-        memory.add([f"Fact {n}: the river floods in year {n}" for n in range(6)], user_id="ann")
-        lacking = memory.get_all(user_id="ann")["results"][0]["id"]
-        index = memory.store.index
-        assert index is not None
-        if damage == "segment":
-            while memory.maintain(full=True).busy:  # the first write of a process maintains it, too
-                time.sleep(0.01)
-            (segment,) = (tmp_path / name / "segments").glob("*.blk")
-            data = bytearray(segment.read_bytes())
-            data[len(data) // 2] ^= 255
-            segment.write_bytes(data)
-        with memory.store.write() as db:
-            number = db.execute("SELECT id FROM memories WHERE uuid = ?", (lacking,)).fetchone()[0]
-            if damage == "vectors":
-                index.delete(db, np.array([number]))
-            index.add(db, np.array([1_000]), np.ones((1, WordEmbedder().dim), np.float32))
-        memory.close()
+        shutil.copytree(tmp_path / "made", tmp_path / name)
 
-        def between(name: str = name, lacking: str = lacking) -> None:
+        def between(name: str = name) -> None:
             other = make(name)
             with suppress(EdgeError):  # a segment is damaged still
                 CHANGES[change](other, lacking)

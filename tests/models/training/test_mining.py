@@ -21,7 +21,7 @@ from edge.models.training.lists import (  # noqa: E402
     shown,
     window,
 )
-from edge.models.training.mining import BM25, Candidates, PackedLists, Pool, Request, fused  # noqa: E402
+from edge.models.training.mining import BM25, Candidates, PackedLists, Pool, Request  # noqa: E402
 from edge.models.training.prepare import judged, self_made  # noqa: E402
 from edge.models.training.search import Depths, Searcher  # noqa: E402
 
@@ -59,18 +59,6 @@ def test_bm25_equals_the_formula() -> None:
     texts = documents(40)
     for query in ("lake tiger", "engine engine", "nowhere"):
         assert np.allclose(BM25(texts).scores(query), naive_bm25(texts, query), rtol=1e-4, atol=1e-5)
-
-
-def test_fusion_equals_reciprocal_ranks_summed() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        first, second = rng.normal(size=(2, 300)).astype(np.float32)
-        total = [0.0] * 300
-        for scores in (first, second):
-            for rank, row in enumerate(sorted(range(300), key=lambda r, s=scores: -s[r])[:100], 1):
-                total[row] += 1 / (60 + rank)
-        expected = sorted((r for r in range(300) if total[r]), key=lambda r: (-total[r], r))
-        assert fused(first, second, depth=100).tolist() == expected
 
 
 def mine(passages: list[str], requests: list[Request]) -> PackedLists:

@@ -14,9 +14,8 @@ pytest.importorskip("transformers")
 from edge.models.training import records  # noqa: E402
 from edge.models.training.corpora import Corpus  # noqa: E402
 from edge.models.training.encoder import BiEncoder  # noqa: E402
-from edge.models.training.evaluation import layer_scores  # noqa: E402
 from edge.models.training.mining import BM25  # noqa: E402
-from edge.models.training.model import LayeredReranker, pair_tokenizer  # noqa: E402
+from edge.models.training.model import LayeredReranker, padded, pair_tokenizer  # noqa: E402
 
 WORDS = "lake river stone cloud tiger lamp bread violin copper engine market garden".split()  # noqa: SIM905
 TEXTS = [f"{WORDS[n % 12]} {WORDS[n * 5 % 12]} {WORDS[n * n % 12]}" for n in range(24)]
@@ -60,6 +59,17 @@ def test_candidates_are_the_first_of_both_rankings_in_fused_order(tiny: Path) ->
         assert query["ideal"] == sorted(corpus.test[query["id"]].values(), reverse=True)
 
 
+def test_layer_scores_are_the_models_own_in_pool_order(tiny: Path) -> None:
+    model = LayeredReranker.from_directory(tiny).eval()
+    tokenizer = pair_tokenizer(tiny / "tokenizer.json", 32)
+    pools = [("lake", ["river stone", "lake lamp", "tiger"]), ("bread", ["bread violin copper", "engine"])]
+    found = records.layer_scores(model, tokenizer, pools, tokens=12, precision="float32")
+    assert [s.shape for s in found] == [(3, 3), (3, 2)]
+    with torch.inference_mode():
+        alone = model(*padded([tokenizer.encode("lake", "lake lamp")]))[:, 0]
+    assert np.allclose(found[0][:, 1], alone.numpy(), atol=1e-5)
+
+
 def test_records_survive_the_disk_with_the_texts_of_their_candidates(tiny: Path, tmp_path: Path) -> None:
     made = records.build(talks(), BiEncoder(tiny), torch.device("cpu"), limit=1, depth=3)
     records.save(made, tmp_path / "talks.json.gz")
@@ -68,7 +78,7 @@ def test_records_survive_the_disk_with_the_texts_of_their_candidates(tiny: Path,
     assert [read.texts[d] for d in kept["docs"]] == [made.texts[d] for d in query["docs"]]
     assert len(read.texts) == len(query["docs"]) < len(made.texts)
     assert {**kept, "docs": 0} == {**query, "docs": 0}
-    assert records.pools(read, 2)[0].passages == [made.texts[d] for d in query["docs"][:2]]
+    assert records.pools(read, 2)[0][1] == [made.texts[d] for d in query["docs"][:2]]
 
 
 def test_the_program_scores_every_candidate_with_every_model(tiny: Path, tmp_path: Path) -> None:
@@ -92,7 +102,7 @@ def test_the_program_scores_every_candidate_with_every_model(tiny: Path, tmp_pat
         assert (table.dtype, table.shape) == (np.float16, (3, 3, 30))
         model = LayeredReranker.from_directory(tmp_path / name)
         tokenizer = pair_tokenizer(tmp_path / name / "tokenizer.json", 32)
-        expected = layer_scores(model, tokenizer, records.pools(held, 30), precision="float32")
+        expected = records.layer_scores(model, tokenizer, records.pools(held, 30), precision="float32")
         for row, scores in zip(table, expected, strict=True):
             count = scores.shape[1]
             assert count < 30

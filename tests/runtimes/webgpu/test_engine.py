@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from making.synth import synth
+from making.device_ranking import (
+    OFFLOADED,
+    RESIDENT,
+    STREAMED,
+    config,
+    documents,
+    prunes_as_the_reference,
+    ranks_as_the_reference,
+    scores_of,
+)
 from naive.kernels import TwinContract
 
-from edge.config import Config
 from edge.errors import BudgetExceeded, CapabilityError, DeviceLost
 from edge.models.spec import LayerSpec, Precision
 from edge.runtimes.base import chosen_runtime
@@ -21,42 +28,12 @@ from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Reranker
 from edge.runtimes.webgpu.runtime import SHADER, WebGpuRuntime
 
-QUERY = "which river floods"
-RESIDENT, STREAMED = Tuning(chunk_tokens=60), Tuning(chunk_tokens=60, buffers=2)
-OFFLOADED = Tuning(chunk_tokens=60, buffers=2, offload=True)
 WAYS = pytest.mark.parametrize("tuning", [RESIDENT, STREAMED, OFFLOADED], ids=["resident", "streamed", "offloaded"])
-
-
-def documents(count: int = 14) -> list[str]:
-    random = np.random.default_rng(3)
-    words = [f"word{i}" for i in range(60)]
-    return [" ".join(random.choice(words, random.integers(1, 9))) for _ in range(count)]
-
-
-@pytest.fixture(scope="module")
-def pack(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    folder = tmp_path_factory.mktemp("packs")
-
-    def packed(shape: str, precision: Any = "fp32") -> Path:
-        path = folder / f"{shape}-{precision}"
-        if not path.exists():
-            synth(shape, path, precision).close()
-        return path
-
-    return packed
-
-
-def config(**flags: Any) -> Config:
-    return Config.load(flags={"memory": "40GB", "threads": 1, **flags})
 
 
 def on_device(path: Path, tuning: Tuning, **flags: Any) -> Reranker:
     given = {"device": "webgpu", "device_memory": "32MB", **flags}
     return Reranker(str(path), config=config(**given), tuning=tuning, max_tokens=250)
-
-
-def scores_of(reranker: Reranker, docs: list[str], **options: Any) -> dict[int, float]:
-    return {r.index: r.score for r in reranker.rank(QUERY, docs, **options)}
 
 
 @WAYS
@@ -65,19 +42,9 @@ def scores_of(reranker: Reranker, docs: list[str], **options: Any) -> dict[int, 
     [("tiny-bert", "fp32"), ("tiny-bert", "fp16"), ("tiny-bert", "int8"), ("tiny-xlm-roberta", "fp16")],
 )
 def test_ranks_as_the_reference_does(pack: Any, shape: str, precision: str, tuning: Tuning) -> None:
-    path, docs = pack(shape, precision), documents()
-    with Reranker(str(path), config=config(runtime="numpy"), tuning=tuning, max_tokens=250) as reference:
-        expected = scores_of(reference, docs, threshold="inf")
-    with on_device(path, tuning) as reranker:
-        memory = reranker.engine.place.memory
-        assert memory is not reranker.budget
-        found = scores_of(reranker, docs, threshold="inf")
-        assert found == scores_of(reranker, docs, threshold="inf")
-        assert reranker.engine.place.device.card.held <= memory.limit
-    tolerance = {"fp32": 1e-4, "fp16": 1e-3, "int8": 0.03}[precision]  # int8: an activation half-way between two steps
-    assert max(abs(found[i] - expected[i]) for i in expected) < tolerance
-    if precision != "int8":
-        assert list(found) == list(expected)
+    ranks_as_the_reference(
+        on_device, pack(shape, precision), tuning, precision, 1e-4, lambda place: place.device.card.held
+    )
 
 
 @pytest.mark.parametrize("chunk_tokens", [13, 40, 1000])
@@ -100,15 +67,7 @@ def test_embeds_as_the_reference_does(pack: Any, tuning: Tuning) -> None:
 
 @WAYS
 def test_prunes_as_the_reference_does(pack: Any, tuning: Tuning) -> None:
-    """Gaps that pruning leaves among the states."""
-    path, docs = pack("tiny-bert"), documents(40)
-    with Reranker(str(path), config=config(runtime="numpy"), tuning=tuning, max_tokens=250) as reference:
-        expected = reference.explain(QUERY, docs, 5, threshold=0.01, mode="top-k")
-    with on_device(path, tuning) as reranker:
-        found = reranker.explain(QUERY, docs, 5, threshold=0.01, mode="top-k")
-    assert expected.stats.evaluations < expected.stats.evaluations_full, "somebody must be pruned"
-    assert found.stats.evaluations == expected.stats.evaluations
-    assert [r.index for r in found.results] == [r.index for r in expected.results]
+    prunes_as_the_reference(on_device, pack("tiny-bert"), tuning)
 
 
 def test_everything_is_given_back(pack: Any) -> None:
