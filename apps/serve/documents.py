@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +18,7 @@ from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.hits import modified
 from edge.apps.collection.paths import on_disk
 from edge.apps.collection.searching import read_hits
+from edge.apps.documents import kinds
 from edge.apps.documents.base import Stamp
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.pdf import PICTURE_NBYTES
@@ -43,6 +45,7 @@ class NumberedLine:
     number: int
     text: str
     page: int | None
+    kind: str
 
 
 class PreviewBody(Struct, kw_only=True):
@@ -56,8 +59,9 @@ class PreviewBody(Struct, kw_only=True):
 
 
 def post_preview(call: Call, body: PreviewBody) -> dict[str, Any]:
-    """Reads the part of an indexed document around a passage or a line: `lines` as pairs of number and text, `pages`,
-    the passages before and after this part (`earlier`, `later`), and whether its own program can show it (`opens`)."""
+    """Reads the part of an indexed document around a passage or a line: `lines` as number, text and kind (empty where
+    the line goes on with the paragraph, row or code of the line before), `pages`, the passages before and after this
+    part (`earlier`, `later`), and whether its own program can show it (`opens`)."""
     if body.id is None and not body.path:
         raise HttpRefusal(422, "the field `path` is missing")
     most = min(body.max_bytes or MOST_BYTES, MOST_BYTES)
@@ -82,7 +86,7 @@ def preview(collection: Served, passage: int | None, path: str, line: int, most:
     return {
         "path": file.path, "title": file.title, "kind": file.kind, "size": file.size,
         "modified": modified(file.mtime_ns) or None,
-        "lines": [[line.number, line.text] for line in lines],
+        "lines": [[line.number, line.text, line.kind] for line in lines],
         "pages": _pages(lines),
         "earlier": chunks[first - 1].id if first > 0 else None,
         "later": chunks[last + 1].id if last < len(chunks) - 1 else None,
@@ -124,12 +128,36 @@ def _around(db: Connection, chunks: Sequence[StoredChunk], at: int, most: int) -
     return found, first, last
 
 
+_NAMES = {
+    kinds.NOTHING: "mark", kinds.ITEM: "item", kinds.ROW: "row", kinds.COLUMNS: "columns", kinds.SETTING: "field",
+    kinds.DOCSTRING: "code", kinds.CODE: "code", kinds.COMMAND: "code", kinds.COMMENT: "code",
+}  # fmt: skip
+_WRAPPED = frozenset({"markdown", "notebook", "pdf"})
+"""Kinds of files in which only a blank line ends a paragraph."""
+
+
 def _lines(db: Connection, chunk: StoredChunk, most: int) -> list[NumberedLine]:
     """The lines of a chunk that are not blank, cut after `most` bytes; a blank one has no number in the index."""
     hit = read_hits(db, [chunk.id])[chunk.id]
     text = hit.text.encode()[:most].decode("utf-8", "ignore")
-    pairs = islice(zip(hit.numbers, text.split("\n"), strict=False), max(1, most // LEAST_LINE))
-    return [NumberedLine(number, line, hit.page) for number, line in pairs if line.strip()]
+    ends = [end for _, end in hit.kinds]
+    found: list[NumberedLine] = []
+    at, before, last, goes_on = 0, -1, "", False
+    for number, line in islice(zip(hit.numbers, text.split("\n"), strict=False), max(1, most // LEAST_LINE)):
+        if line.strip():
+            word = kinds.WORD.search(line)
+            part = bisect_right(ends, at + (word.start() if word else len(line) - len(line.lstrip())))
+            kind = _name(hit.kinds[part][0]) if part < len(ends) else "text"
+            joined = part == before < len(ends) or (kind == last == "text" and goes_on and hit.kind in _WRAPPED)
+            found.append(NumberedLine(number, line, hit.page, "" if joined else kind))
+            before, last = part, kind
+        goes_on = bool(line.strip())
+        at += len(line) + 1
+    return found
+
+
+def _name(kind: int) -> str:
+    return f"heading {kind - kinds.HEADING}" if kind > kinds.HEADING else _NAMES.get(kind, "text")
 
 
 def _nbytes(lines: Sequence[NumberedLine]) -> int:

@@ -43,7 +43,8 @@ def test_a_preview_holds_the_passage_and_what_stands_around_it(server: Running) 
     name = Path(hit["path"]).name
     lines = TEXTS[name].split("\n")
     assert found["path"] == hit["path"]
-    assert found["lines"] == [[i + 1, line] for i, line in enumerate(lines) if line]
+    assert [line[:2] for line in found["lines"]] == [[i + 1, line] for i, line in enumerate(lines) if line]
+    assert found["lines"][0][2] == "heading 1"
     assert (found["earlier"], found["later"], found["kind"]) == (None, None, "markdown")
     assert found["modified"] == hit["modified"]
 
@@ -51,7 +52,7 @@ def test_a_preview_holds_the_passage_and_what_stands_around_it(server: Running) 
 def test_the_parts_of_a_long_document_follow_each_other(long_document: Collection) -> None:
     path = long_document.files()[0].path
     part = preview(long_document, None, path, 200, 3_000)
-    assert any(number == 201 for number, _ in part["lines"])
+    assert any(number == 201 for number, _, _ in part["lines"])
     parts = [part]
     while parts[0]["earlier"] is not None:
         parts.insert(0, preview(long_document, parts[0]["earlier"], "", 1, 3_000))
@@ -59,8 +60,8 @@ def test_the_parts_of_a_long_document_follow_each_other(long_document: Collectio
         parts.append(preview(long_document, parts[-1]["later"], "", 1, 3_000))
     assert len(parts) > 5
     for each in parts:
-        assert sum(len(text) + 1 for _, text in each["lines"]) <= 3_000
-    seen = {number: text for each in parts for number, text in each["lines"]}
+        assert sum(len(text) + 1 for _, text, _ in each["lines"]) <= 3_000
+    seen = {number: text for each in parts for number, text, _ in each["lines"]}
     assert seen == {i + 1: line for i, line in enumerate(LONG.split("\n")) if line}
 
 
