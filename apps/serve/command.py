@@ -35,6 +35,8 @@ _OPTIONS = several(
                  help="A site whose pages may use the server, such as https://notes.example; may be repeated."),
     click.option("--token", "wants_token", is_flag=True, help="Ask for a token on this machine, too."),
     click.option("--new-token", is_flag=True, help="Make a new token, which ends the old one."),
+    click.option("--add-folders", "adds_folders", is_flag=True,
+                 help="Let whoever has the token, such as you on the page, have any of your folders indexed."),
     click.option("--rate", type=click.IntRange(0), default=0, show_default=True,
                  help="Requests a minute for each token or address; 0: no bound."),
     click.option("--connections", type=click.IntRange(1, 4096), default=_USUAL.connections, show_default=True,
@@ -112,7 +114,7 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
     if private:
         _check_private(context)
     digest = token = ""
-    if outside or given["wants_token"] or given["new_token"]:
+    if outside or given["wants_token"] or given["new_token"] or given["adds_folders"]:
         digest, token = known_token(new=given["new_token"])
     options = ServerOptions(
         limits=Limits(connections=given["connections"], request_s=given["timeout"], rate=given["rate"]),
@@ -120,10 +122,13 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
         collections=given["collections"], memory=given["memory_path"],
         tuning=Tuning(share=False) if given["no_sharing"] else None,
         editor=Editor(given["editor"]), opener=Editor(system_command() if digest and not outside else ""),
+        adds_folders=given["adds_folders"],
         usual={} if planned is None else planned.options, private=private, idle_s=given["idle"] or 0.0,
     )  # fmt: skip
     if outside and given["editor"]:
         raise ConfigError("--editor opens documents on this machine, and --host lets other machines ask for it")
+    if given["adds_folders"] and (outside or given["cluster"] is not None):
+        raise ConfigError("--add-folders is for a collection and clients on this machine, without --host and --cluster")
     with ExitStack() as held:
         if given["cluster"] is not None:
             from edge.apps.cluster.command import connected, existing
@@ -170,7 +175,7 @@ def _some_thread_works() -> bool:
     return any(thread.is_alive() for thread in others)
 
 
-_ABOUT_ADDRESS = ("host", "port", "hosts", "origins", "wants_token", "new_token", "rate")
+_ABOUT_ADDRESS = ("host", "port", "hosts", "origins", "wants_token", "new_token", "adds_folders", "rate")
 
 
 def _check_private(context: click.Context) -> None:

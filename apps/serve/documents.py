@@ -49,12 +49,13 @@ class NumberedLine:
 
 
 class PreviewBody(Struct, kw_only=True):
-    """A passage by its number (`id`), or a `line` of the document at a `path`."""
+    """A passage by its number (`id`), or a `line` or a `page` of the document at a `path`."""
 
     collection: str | None = None
     id: Whole | None = None
     path: PathText | None = None
     line: Whole | None = None
+    page: Whole | None = None
     max_bytes: Whole | None = None
 
 
@@ -67,11 +68,13 @@ def post_preview(call: Call, body: PreviewBody) -> dict[str, Any]:
     most = min(body.max_bytes or MOST_BYTES, MOST_BYTES)
     collection = call.library.collection(body.collection or "")
     with call.server.budget.reserve("previews", PER_BYTE * most):
-        found = preview(collection, body.id, body.path or "", body.line or 1, most)
+        found = preview(collection, body.id, body.path or "", body.line or 1, most, page=body.page)
         return {**found, "opens": call.server.options.opener.is_named and is_passive(Path(found["path"]))}
 
 
-def preview(collection: Served, passage: int | None, path: str, line: int, most: int) -> dict[str, Any]:
+def preview(
+    collection: Served, passage: int | None, path: str, line: int, most: int, *, page: int | None = None
+) -> dict[str, Any]:
     catalog = Catalog()
     with collection.database.read() as db:
         if passage is not None:
@@ -81,7 +84,7 @@ def preview(collection: Served, passage: int | None, path: str, line: int, most:
             path = hit.path
         file = indexed_file(db, path)
         chunks = catalog.chunks(db, file.id)
-        at = _place(chunks, passage, line)
+        at = _place(chunks, passage, line, page)
         lines, first, last = _around(db, chunks, at, most)
     return {
         "path": file.path, "title": file.title, "kind": file.kind, "size": file.size,
@@ -100,10 +103,11 @@ def indexed_file(db: Connection, path: str) -> FileRow:
     return file
 
 
-def _place(chunks: Sequence[StoredChunk], passage: int | None, line: int) -> int:
+def _place(chunks: Sequence[StoredChunk], passage: int | None, line: int, page: int | None) -> int:
     if passage is not None:
         return next(i for i, chunk in enumerate(chunks) if chunk.id == passage)
-    return next((i for i, chunk in enumerate(chunks) if chunk.line_end >= line), len(chunks) - 1)
+    on = (i for i, chunk in enumerate(chunks) if (chunk.page or 0) >= (page or 0) and chunk.line_end >= line)
+    return next(on, len(chunks) - 1)
 
 
 def _around(db: Connection, chunks: Sequence[StoredChunk], at: int, most: int) -> tuple[list[NumberedLine], int, int]:
@@ -214,7 +218,7 @@ def _check(collection: Served, path: str) -> None:
     except OSError as error:
         raise HttpRefusal(409, f"{path} cannot be read now: {error.strerror}") from None
     if (file.size, file.mtime_ns) != Stamp.of(now)[:2]:
-        raise HttpRefusal(409, f"{path} has changed since it was indexed; `edge index` takes it in")
+        raise HttpRefusal(409, f"{path} has changed since it was indexed; `edge index` reads it again")
 
 
 class OpenBody(Struct, kw_only=True):

@@ -4,6 +4,7 @@ what the page asks (`/v1/offers`, `/v1/scopes`)."""
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -17,9 +18,12 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.brief import brief, written
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
+from edge.apps.collection.searching import read_hits
+from edge.apps.documents import kinds
 from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, options_of, with_options
 from edge.apps.serve.endpoint import Call, Events, ServedPath
+from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.verbs import answering
 from edge.apps.verbs.requests import AskOptions, SearchOptions
 from edge.runtimes.scoring import LayerReport
@@ -176,23 +180,74 @@ def documents(call: Call, body: DocumentsBody) -> dict[str, Any]:
     return {"documents": [asdict(excerpt) for excerpt in found]}
 
 
-_MOST_TITLES, _LONGEST_TITLE = 3, 60
-_LATEST = """SELECT substr(title, 1, ?) AS beginning FROM files WHERE typeof(title) = 'text' AND beginning > ''
-    GROUP BY beginning ORDER BY max(mtime_ns) DESC LIMIT ?"""
+class FolderBody(Struct, kw_only=True):
+    """A folder of the server's machine."""
+
+    path: PathText
+    collection: str | None = None
+    stream: bool | None = None
+
+
+def add_folder(call: Call, body: FolderBody) -> dict[str, Any]:
+    """Indexes the folder at a `path`, or what has changed in it, if `edge serve --add-folders` allows it. With `stream`
+    the progress comes in events before the report, `indexed`."""
+    if not call.server.options.adds_folders:
+        raise HttpRefusal(501, "the server adds no folders: `edge serve --add-folders` does")
+
+    def tell(done: int, total: int, place: str) -> None:
+        if call.events is not None:
+            call.events.offer("progress", {"done": done, "total": total, "place": place})
+
+    with call.library.writing(body.collection or "") as opened:
+        return opened.index([body.path], progress=tell).to_json()
+
+
+_MOST_EXAMPLES, _MOST_READ = 3, 12
+_PROSE = ("markdown", "html", "pdf", "docx", "odt", "epub", "rtf", "latex", "rst")
+_LATEST = f"""SELECT id, title FROM files WHERE status = 'indexed' AND typeof(title) = 'text' AND title > ''
+    AND substr(path, -length(title)) <> title AND kind IN ({", ".join("?" * len(_PROSE))})
+    ORDER BY mtime_ns DESC, id DESC LIMIT {_MOST_READ}"""
+_BEGINNING = "SELECT id FROM chunks WHERE file = ? ORDER BY ordinal LIMIT 3"
+_LONGEST = 60
+_UNDERLINE = re.compile(r"\n[ \t]*(?:-+|=+)\s*$")
+
+
+def examples(opened: Collection) -> list[dict[str, str]]:
+    """Headings of the documents that changed last, each with its document's title: one below the title, or the title
+    itself where too few documents have sections."""
+    below: dict[str, str] = {}
+    titles: dict[str, str] = {}
+    with opened.database.read() as db:
+        for file, title in db.execute(_LATEST, _PROSE).fetchall():
+            hits = read_hits(db, [chunk for (chunk,) in db.execute(_BEGINNING, (file,))])
+            names = [name for number in sorted(hits) for name in _headings(hits[number])]
+            found = next((name for name in names if name != title and " " in name and len(name) <= _LONGEST), "")
+            if found:
+                below.setdefault(found, title[:_LONGEST])
+            elif title in names:
+                titles.setdefault(title[:_LONGEST], title[:_LONGEST])
+    return [{"heading": name, "title": title} for name, title in [*below.items(), *titles.items()][:_MOST_EXAMPLES]]
+
+
+def _headings(hit: Hit) -> list[str]:
+    starts = [0, *(end for _, end in hit.kinds)]
+    spans = zip(hit.kinds, starts, strict=False)
+    texts = [hit.text[start:end] for (kind, end), start in spans if kind > kinds.HEADING]
+    return [kinds.unmarked(_UNDERLINE.sub("", text).strip("# \n")) for text in texts]
 
 
 def offers(call: Call) -> dict[str, Any]:
-    """Tells the version, the names of the pipelines that can answer here, the titles of the documents that changed last
-    in the usual collection, and whether documents can be opened in an editor."""
-    titles: list[str] = []
-    if Collection.exists(next(iter(call.library.names().values()))):
-        with call.library.collection().database.read() as db:
-            titles = [title for (title,) in db.execute(_LATEST, (_LONGEST_TITLE, _MOST_TITLES))]
+    """Tells the version, the names of the pipelines that can answer here, headings of the documents that changed last
+    in the usual collection, and whether documents can be opened in an editor and folders added."""
+    options = call.server.options
     return {
         "version": importlib.metadata.version("edge-rag"),
         "pipelines": list(PIPELINES) if call.library.writes else ["plain"],
-        "titles": titles,
-        "editor": call.server.options.editor.is_named,
+        "examples": examples(call.library.collection())
+        if Collection.exists(next(iter(call.library.names().values())))
+        else [],
+        "editor": options.editor.is_named,
+        "adds_folders": options.adds_folders,
     }
 
 
@@ -211,6 +266,7 @@ PATHS = (
     ServedPath("GET", "/v1/collections/{name:path}/files", files),
     ServedPath("GET", "/v1/collections/{name:path}", collection),  # a directory that was named at the start
     ServedPath("POST", "/v1/documents", documents, DocumentsBody),
+    ServedPath("POST", "/v1/folders", add_folder, FolderBody, last="indexed"),
     ServedPath("GET", "/v1/offers", offers),
     ServedPath("GET", "/v1/scopes", scopes),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -88,13 +87,27 @@ def test_results_bear_the_dates_of_their_files(server: Running) -> None:
         assert datetime.fromisoformat(result["modified"]).timestamp() == int(Path(result["path"]).stat().st_mtime)
 
 
-def test_examples_are_the_titles_that_changed_last_and_no_empty_ones() -> None:
-    db = sqlite3.connect(":memory:")
-    db.execute("CREATE TABLE files (title, mtime_ns)")
-    rows = [("Old", 1), ("Two", 2), ("One", 3), ("Two", 4), ("Long" * 9, 5), ("", 6), (None, 7), (b"bytes", 8)]
-    db.executemany("INSERT INTO files VALUES (?, ?)", rows)
-    assert db.execute(search._LATEST, (8, 3)).fetchall() == [("LongLong",), ("Two",), ("One",)]
-    db.close()
+def test_examples_are_headings_of_documents_and_no_names_of_files(tiny_models: Path, tmp_path: Path) -> None:
+    texts = {
+        "beds.md": "# The garden\n\nIt is dry.\n\nBeds\n----\n\nOf beans.\n\n## **Late** frosts ##\n\nIn May.\n",
+        "plain.md": "No heading is here.\n", "code.py": "# The comment\n\n\ndef first_call():\n    pass\n",
+        "pasta.html": "<h1>Pasta</h1><p>Is eaten.</p><h2>Cooking times</h2><p>Three minutes.</p>",
+        "two.html": "<h1>Pasta again</h1><p>Is eaten.</p><h2>Cooking times</h2><p>Three minutes.</p>",
+        "shed.md": "# The shed\n\nIt is old.\n", "bare.html": "<p>A page without headings.</p>",
+    }  # fmt: skip
+    for number, (name, text) in enumerate(texts.items()):
+        (tmp_path / "files").mkdir(exist_ok=True)
+        (tmp_path / "files" / name).write_text(text)
+        os.utime(tmp_path / "files" / name, (number, number))
+    config = Config(memory=10**11, models_dir=str(tiny_models), embedder="tiny-embedder")
+    with Collection(tmp_path / "collection", config=config) as collection:
+        collection.index([tmp_path / "files"])
+        found = search.examples(collection)
+    assert found == [
+        {"heading": "Cooking times", "title": "Pasta again"},
+        {"heading": "Late frosts", "title": "The garden"},
+        {"heading": "The shed", "title": "The shed"},
+    ]
 
 
 def test_scopes_are_counted(server: Running) -> None:
