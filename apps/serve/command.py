@@ -18,8 +18,9 @@ from click.core import ParameterSource
 from edge.apps.options import FiniteRange, Setup, collections_option, setup_options, several
 from edge.apps.serve.connection import OWN, OwnServer, Unserved, own_socket, peer_pid, reach
 from edge.apps.serve.limits import LEAVE_S, Limits
-from edge.config import format_size
+from edge.config import counted, format_size
 from edge.errors import CapabilityError, ConfigError, InputError, StorageError
+from edge.text.control_characters import escaped
 
 PORT = 8777
 _USUAL = Limits()
@@ -137,18 +138,23 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
             options = replace(options, places=held.enter_context(connected(given["cluster"], config)))
         # First, so that a limit that is too small is refused before anything else is.
         server = held.enter_context(HttpServer(config, options))
-        opened = [] if private else [bound_socket(host, given["port"])]
+        first = None if private else running_pid()
+        try:
+            opened = [] if private else [bound_socket(host, given["port"])]
+        except StorageError as error:
+            if first is None:
+                raise
+            raise StorageError(
+                f"{yours(first)}; `edge serve --stop` ends it, and --port 0 starts another one"
+            ) from error
         for one in opened:
             held.callback(one.close)
             server.url = address_of(one)
-        first = None if private else running_pid()
         if first is None:
             opened += held.enter_context(owners_socket())
         else:
-            click.echo(
-                f"edge: your commands go on using the server that runs already (process {first}); this one answers at "
-                f"its address alone", err=True,
-            )  # fmt: skip
+            said = f"{yours(first)}, which your commands go on using; this one answers at its address alone"
+            click.echo(f"edge: {said}", err=True)
         if not opened:
             raise CapabilityError("--no-port needs a socket that only its owner can open, and this system has none")
         to = f"on {server.url}" if server.url else "your own commands"
@@ -192,8 +198,8 @@ def _controlled(what: str, context: click.Context) -> int:
 
         if (pid := running_pid()) is not None:
             raise StorageError(
-                f"a server of yours runs already (process {pid}), and there is one in the background; a further one "
-                f"runs without --background, at a --port of its own"
+                f"{yours(pid)}, and there is one in the background; a further one runs without --background, at a "
+                f"--port of its own"
             )
         server, said = started(given, Path.cwd())
         click.echo(said, nl=False)
@@ -239,6 +245,18 @@ def running_pid() -> int | None:
         return None
     with connected:
         return peer_pid(connected)
+
+
+def yours(pid: int) -> str:
+    """Says that a server of this user runs, where, and of which collections."""
+    try:
+        state = OwnServer().ask(f"{OWN}/status", {})
+    except Unserved:
+        return f"a server of yours runs already (process {pid})"
+    where = f" on {state['url']}" if state["url"] else ""
+    first, *others = [one["path"] for one in state["collections"]] or ["no collection"]
+    serves = f"{first} and {counted(len(others), 'other')}" if others else first
+    return escaped(f"a server of yours runs already{where} with {serves} (process {pid})")
 
 
 def status() -> int:

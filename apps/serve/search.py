@@ -24,6 +24,7 @@ from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, options_of, with_options
 from edge.apps.serve.endpoint import Call, Events, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
+from edge.apps.store.database import Database
 from edge.apps.verbs import answering
 from edge.apps.verbs.requests import AskOptions, SearchOptions
 from edge.runtimes.scoring import LayerReport
@@ -212,12 +213,12 @@ _LONGEST = 60
 _UNDERLINE = re.compile(r"\n[ \t]*(?:-+|=+)\s*$")
 
 
-def examples(opened: Collection) -> list[dict[str, str]]:
+def examples(database: Database) -> list[dict[str, str]]:
     """Headings of the documents that changed last, each with its document's title: one below the title, or the title
     itself where too few documents have sections."""
     below: dict[str, str] = {}
     titles: dict[str, str] = {}
-    with opened.database.read() as db:
+    with database.read() as db:
         for file, title in db.execute(_LATEST, _PROSE).fetchall():
             hits = read_hits(db, [chunk for (chunk,) in db.execute(_BEGINNING, (file,))])
             names = [name for number in sorted(hits) for name in _headings(hits[number])]
@@ -243,7 +244,7 @@ def offers(call: Call) -> dict[str, Any]:
     return {
         "version": importlib.metadata.version("edge-rag"),
         "pipelines": list(PIPELINES) if call.library.writes else ["plain"],
-        "examples": examples(call.library.collection())
+        "examples": examples(call.library.collection().database)
         if Collection.exists(next(iter(call.library.names().values())))
         else [],
         "editor": options.editor.is_named,

@@ -102,7 +102,7 @@ def test_examples_are_headings_of_documents_and_no_names_of_files(tiny_models: P
     config = Config(memory=10**11, models_dir=str(tiny_models), embedder="tiny-embedder")
     with Collection(tmp_path / "collection", config=config) as collection:
         collection.index([tmp_path / "files"])
-        found = search.examples(collection)
+        found = search.examples(collection.database)
     assert found == [
         {"heading": "Cooking times", "title": "Pasta again"},
         {"heading": "Late frosts", "title": "The garden"},
