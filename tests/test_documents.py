@@ -31,6 +31,8 @@ NOT_RUN = {
     "python3 -m venv": "installs from the network",
     "edge models pull": "downloads a model",
     "--llm model.gguf": "needs a language model",
+    "--llm smollm2": "needs a language model",
+    "pip install '.[llm]'": "installs from the network",
     "base_url": "asks a server",
     "Client()": "asks a server",
     "/media/disk": "names a disk of the reader",

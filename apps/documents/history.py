@@ -15,7 +15,7 @@ from typing import Any
 from edge.apps.documents.base import Block, DocumentBlocks, Reason, Skipped
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import OpenedFile
-from edge.errors import CapabilityError, InputError
+from edge.errors import InputError
 
 _SQLITE = b"SQLite format 3\0"
 _BOOKMARKS = re.compile(rb'\s*\{\s*"checksum": *"[0-9a-f]*",\s*"(?:checksum_sha256|roots)"')
@@ -57,7 +57,7 @@ def _stored(data: bytes) -> tuple[int, list[_Page]]:
     """The pages of a database, which is opened in memory: the file may be in use, and the sandbox opens no other."""
     with closing(sqlite3.connect(":memory:")) as db:
         if not hasattr(db, "deserialize"):
-            raise CapabilityError("a browser's history needs Python 3.11 or newer")
+            raise Skipped(Reason.UNSUPPORTED, "a browser's history needs Python 3.11 or newer")
         try:
             db.deserialize(data[:18] + b"\1\1" + data[20:])  # as without a write-ahead log, which is another file
             db.execute("PRAGMA trusted_schema = OFF")
