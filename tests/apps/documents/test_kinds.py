@@ -49,7 +49,7 @@ def test_kind(name: str, head: bytes, kind: str) -> None:
         ("a.svg", b"<svg/>", Reason.UNSUPPORTED),
         ("a.rtf", TEXT, Reason.UNSUPPORTED),
         ("a.zip", TEXT, Reason.UNSUPPORTED),
-        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", Reason.UNSUPPORTED),
+        ("a.dot", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", Reason.UNSUPPORTED),
         ("a.ps", b"%!PS-Adobe-3.0", Reason.UNSUPPORTED),
         ("a.xlsb", b"PK\x03\x04....", Reason.UNSUPPORTED),
         ("a.docx", TEXT, Reason.UNSUPPORTED),
