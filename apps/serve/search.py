@@ -4,7 +4,6 @@ what the page asks (`/v1/offers`, `/v1/scopes`)."""
 from __future__ import annotations
 
 import importlib.metadata
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -18,8 +17,6 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.brief import brief, written
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.searching import read_hits
-from edge.apps.documents import kinds
 from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, options_of, with_options
 from edge.apps.serve.endpoint import Call, Events, ServedPath
@@ -203,38 +200,28 @@ def add_folder(call: Call, body: FolderBody) -> dict[str, Any]:
         return opened.index([body.path], progress=tell).to_json()
 
 
-_MOST_EXAMPLES, _MOST_READ = 3, 12
-_PROSE = ("markdown", "html", "pdf", "docx", "odt", "epub", "rtf", "latex", "rst")
-_LATEST = f"""SELECT id, title FROM files WHERE status = 'indexed' AND typeof(title) = 'text' AND title > ''
-    AND substr(path, -length(title)) <> title AND kind IN ({", ".join("?" * len(_PROSE))})
-    ORDER BY mtime_ns DESC, id DESC LIMIT {_MOST_READ}"""
-_BEGINNING = "SELECT id FROM chunks WHERE file = ? ORDER BY ordinal LIMIT 3"
-_LONGEST = 60
-_UNDERLINE = re.compile(r"\n[ \t]*(?:-+|=+)\s*$")
+_MOST_EXAMPLES, _LONGEST = 3, 60
+_PROSE = "'markdown', 'html', 'pdf', 'docx', 'odt', 'epub', 'rtf', 'latex', 'rst'"
+_LATEST = f"""SELECT title, context FROM (
+    SELECT id, title, mtime_ns FROM files WHERE status = 'indexed' AND kind IN ({_PROSE}) AND typeof(title) = 'text'
+    AND substr(path, -length(title)) <> title ORDER BY mtime_ns DESC LIMIT 12) AS latest
+    JOIN chunks ON file = latest.id AND ordinal < 4 AND typeof(context) = 'text'
+    ORDER BY mtime_ns DESC, file, ordinal"""
 
 
 def examples(database: Database) -> list[dict[str, str]]:
     """Headings of the documents that changed last, each with its document's title: one below the title, or the title
     itself where too few documents have sections."""
-    below: dict[str, str] = {}
-    titles: dict[str, str] = {}
+    below, titles = dict[str, str](), dict[str, str]()
     with database.read() as db:
-        for file, title in db.execute(_LATEST, _PROSE).fetchall():
-            hits = read_hits(db, [chunk for (chunk,) in db.execute(_BEGINNING, (file,))])
-            names = [name for number in sorted(hits) for name in _headings(hits[number])]
-            found = next((name for name in names if name != title and " " in name and len(name) <= _LONGEST), "")
-            if found:
-                below.setdefault(found, title[:_LONGEST])
-            elif title in names:
-                titles.setdefault(title[:_LONGEST], title[:_LONGEST])
-    return [{"heading": name, "title": title} for name, title in [*below.items(), *titles.items()][:_MOST_EXAMPLES]]
-
-
-def _headings(hit: Hit) -> list[str]:
-    starts = [0, *(end for _, end in hit.kinds)]
-    spans = zip(hit.kinds, starts, strict=False)
-    texts = [hit.text[start:end] for (kind, end), start in spans if kind > kinds.HEADING]
-    return [kinds.unmarked(_UNDERLINE.sub("", text).strip("# \n")) for text in texts]
+        for title, context in db.execute(_LATEST):
+            heading = context.rpartition(" > ")[2][:_LONGEST]
+            if title not in below.values() and heading not in (title[:_LONGEST], ""):
+                below.setdefault(heading, title)
+            titles[title] = title
+    rest = {title: title for title in titles if title not in below.values()}
+    found = [*below.items(), *rest.items()][:_MOST_EXAMPLES]
+    return [{"heading": heading[:_LONGEST], "title": title[:_LONGEST]} for heading, title in found]
 
 
 def offers(call: Call) -> dict[str, Any]:

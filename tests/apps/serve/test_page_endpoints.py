@@ -88,11 +88,11 @@ def test_results_bear_the_dates_of_their_files(server: Running) -> None:
 
 
 def test_examples_are_headings_of_documents_and_no_names_of_files(tiny_models: Path, tmp_path: Path) -> None:
+    long = " ".join(f"This sentence number {number} is about the garden." for number in range(60))
     texts = {
-        "beds.md": "# The garden\n\nIt is dry.\n\nBeds\n----\n\nOf beans.\n\n## **Late** frosts ##\n\nIn May.\n",
+        "beds.md": f"# The garden\n\nIt is dry.\n\nLate frosts\n-----------\n\n{long}\n\n## **Beds**\n\n{long}\n",
         "plain.md": "No heading is here.\n", "code.py": "# The comment\n\n\ndef first_call():\n    pass\n",
-        "pasta.html": "<h1>Pasta</h1><p>Is eaten.</p><h2>Cooking times</h2><p>Three minutes.</p>",
-        "two.html": "<h1>Pasta again</h1><p>Is eaten.</p><h2>Cooking times</h2><p>Three minutes.</p>",
+        "pasta.html": f"<h1>Pasta</h1><p>Is eaten.</p><h2>Cooking times</h2><p>{long}</p>",
         "shed.md": "# The shed\n\nIt is old.\n", "bare.html": "<p>A page without headings.</p>",
     }  # fmt: skip
     for number, (name, text) in enumerate(texts.items()):
@@ -104,7 +104,7 @@ def test_examples_are_headings_of_documents_and_no_names_of_files(tiny_models: P
         collection.index([tmp_path / "files"])
         found = search.examples(collection.database)
     assert found == [
-        {"heading": "Cooking times", "title": "Pasta again"},
+        {"heading": "Cooking times", "title": "Pasta"},
         {"heading": "Late frosts", "title": "The garden"},
         {"heading": "The shed", "title": "The shed"},
     ]
