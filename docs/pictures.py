@@ -63,7 +63,8 @@ def engine(page: Any) -> None:
 
 
 SCENES = {
-    "search": ("search", search), "document": ("search", document), "pdf": ("search", pdf), "cited": ("ask", cited), "memory": ("memory", memory),
+    "search": ("search", search), "document": ("search", document), "pdf": ("search", pdf),
+    "cited": ("ask", cited), "memory": ("memory", memory),
     "collections": ("collections", collections), "engine": ("engine", engine),
 }  # fmt: skip
 """The pictures by name: the view, and the steps that lead to what is shown."""
