@@ -336,6 +336,21 @@ def test_a_name_that_deceives_is_shown_with_escapes(opened: Opened) -> None:
     assert "\u202e" not in page.locator("body").inner_text()
 
 
+@pytest.mark.parametrize(
+    ("mail", "line"),
+    [
+        (("Ann", "Bo", "Boats", "2026-03-01T09:30:00+00:00"), "Ann to Bo, 2026-03-01 09:30: Boats"),
+        (("", "", "Chimney sweep", "2026-12-14T09:30:00+01:00"), "2026-12-14 09:30: Chimney sweep"),
+        (("Ann", "", "", ""), "Ann"),
+    ],
+)
+def test_a_line_names_what_a_mail_or_an_event_has(opened: Opened, mail: tuple[str, ...], line: str) -> None:
+    found = dict(zip(("sender", "recipients", "subject", "sent"), mail, strict=True))
+    hit = {"path": "/a.ics", "id": 1, "line_start": 1, "line_end": 1, "text": "Sweep.", "mail": found}
+    opened.page.route("**/v1/search", lambda route: route.fulfill(**streamed(("final", {"results": [hit]}))))
+    expect(used(opened, "search").locator(".hit .mail")).to_have_text(line)
+
+
 def test_where_nothing_is_indexed_the_page_says_how(
     browser: Any, start_server: Callable[..., Running], tmp_path: Path
 ) -> None:
