@@ -15,7 +15,10 @@ from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.apps.documents.tables import Row, row_blocks
 from edge.errors import InputError
 
-MISSING = "old binary Office files are read with the extra `office`: pip install 'edge-rag[office]'"
+MISSING = (
+    "old binary Office files are read with the extra `office`: pip install 'edge-rag[office]'; or save it as DOCX, "
+    "XLSX or PPTX"
+)
 
 _BAR = re.compile(r"(?<!\\)\|")
 _RULE = re.compile(r"[\s|:-]+")
