@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -17,6 +18,7 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.brief import brief, written
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
+from edge.apps.collection.paths import resolved
 from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, options_of, with_options
 from edge.apps.serve.endpoint import Call, Events, ServedPath
@@ -191,6 +193,8 @@ def add_folder(call: Call, body: FolderBody) -> dict[str, Any]:
     the progress comes in events before the report, `indexed`."""
     if not call.server.options.adds_folders:
         raise HttpRefusal(501, "the server adds no folders: `edge serve --add-folders` does")
+    if Path(resolved(body.path)).is_file():  # a file that is named is read although it may hold secrets
+        raise HttpRefusal(422, f"{body.path} is no folder; `edge index FILE` adds a file")
 
     def tell(done: int, total: int, place: str) -> None:
         if call.events is not None:

@@ -315,7 +315,10 @@ def test_a_folder_is_added_with_the_token(
     tab = Opened(browser, server.url)
     tab.context.add_init_script(f"sessionStorage.setItem('edge-token', '{token}')")
     page = tab.go("collections")
-    for name, said in (("none", "does not exist"), ("more", "1 file added"), ("first", "1 file added")):
+    (base / "id_rsa").write_text("a key")
+    for name, said in (
+        ("none", "does not exist"), ("id_rsa", "is no folder"), ("more", "1 file added"), ("first", "1 file added"),
+    ):  # fmt: skip
         page.locator("#folder").fill(str(base / name))
         page.locator("#folder").press("Enter")
         expect(page.locator("#collections .add")).to_contain_text(said)
