@@ -1,7 +1,7 @@
 """Makes docs/images from the page of a running server: `python docs/pictures.py http://127.0.0.1:8777`.
 
-The server needs documents about its memory limit (this documentation), a PDF that is called pump-manual.pdf, and some
-memories. Playwright, Pillow and Chromium are needed.
+The server needs documents about its memory limit (this documentation), a PDF that is called pump-manual.pdf, a page
+pasta.html with a table of cooking times, and some memories. Playwright, Pillow and Chromium are needed.
 """
 
 from __future__ import annotations
@@ -32,6 +32,13 @@ def pdf(page: Any) -> None:
     page.locator("canvas.sheet").wait_for()
 
 
+def document(page: Any) -> None:
+    """A document at its passage."""
+    search(page, "how long is lasagne cooked")
+    page.locator(".hit", has_text="pasta.html").locator(".open").first.click()
+    page.locator("#document .prose").wait_for()
+
+
 def cited(page: Any) -> None:
     """An answer, and the passage that it cites."""
     page.locator("#question").fill("How often is the filter of the pump changed?")
@@ -56,7 +63,8 @@ def engine(page: Any) -> None:
 
 
 SCENES = {
-    "search": ("search", search), "pdf": ("search", pdf), "cited": ("ask", cited), "memory": ("memory", memory),
+    "search": ("search", search), "document": ("search", document), "pdf": ("search", pdf),
+    "cited": ("ask", cited), "memory": ("memory", memory),
     "collections": ("collections", collections), "engine": ("engine", engine),
 }  # fmt: skip
 """The pictures by name: the view, and the steps that lead to what is shown."""
@@ -73,7 +81,7 @@ def main(url: str) -> None:
         for name, (view, steps) in SCENES.items():
             for scheme in ("light", "dark"):
                 for size, kind in ((WIDE, ""), (NARROW, "narrow-")):
-                    if kind and name not in ("search", "engine"):
+                    if kind and name not in ("search", "document", "engine"):
                         continue
                     viewport: Any = {"width": size[0], "height": size[1]}
                     context = browser.new_context(color_scheme=scheme, viewport=viewport, reduced_motion="reduce")

@@ -34,6 +34,8 @@ NOT_RUN = {
     "edge models pull": "downloads a model",
     "base_url": "needs the clients of others",
     "Client()": "asks a server, below",
+    "--llm smollm2": "downloads a language model",
+    "pip install '.[llm]'": "installs from the network",
     "/media/disk": "names a disk of the reader",
     "OLD_ID": "names memories of the reader",
     "edge memory learn": "reads transcripts of the reader",

@@ -192,7 +192,7 @@ def notices(answer: Answer) -> Iterator[str]:
     for word, other in stats.spelled.items():
         yield f"searched for {other}, because no passage holds {word}"
     if answer.nearest:
-        yield f"nearest to the question: {', '.join(answer.nearest)}"
+        yield f"nearest to the question: {', '.join(map(from_here, answer.nearest))}"
     if answer.uncertain and CLOSEST not in answer.text:
         yield "these passages may be about something else than the question: read them before you rely on the answer"
     for found in answer.unsupported[:_MOST_NAMED]:

@@ -21,7 +21,7 @@ from edge.apps.collection.query import BEGINNING, CODE_KIND, Names, checked_quer
 from edge.apps.collection.schema import FULL_TEXT, description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import Mail, unpacked
-from edge.apps.documents.kinds import unpacked_parts
+from edge.apps.documents.kinds import plain, unpacked_parts
 from edge.apps.store.database import Database
 from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.lexical import (
@@ -426,7 +426,7 @@ def _distinct(
 
 
 def shown(hit: Hit, weights: Mapping[str, float]) -> Hit:
-    found = snippet(hit.text, weights)
+    found = snippet(plain(hit.text) if hit.kind == "markdown" else hit.text, weights)
     line = hit.line_at(best_sentence(hit.text, weights))
     return replace(hit, snippet=found.text, marks=found.marks, line=line)
 

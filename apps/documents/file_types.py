@@ -15,6 +15,7 @@ from edge.apps.documents import base
 from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
 from edge.apps.documents.chats import is_chat
 from edge.apps.documents.decoding import unmarked_utf_16
+from edge.apps.documents.history import is_history
 from edge.apps.documents.opened import OpenedFile
 
 _HOME = "edge.apps.documents"
@@ -47,6 +48,8 @@ IMAGE = _kind("image", "pictures:extract", "png jpg jpeg tif tiff bmp webp gif")
 MAIL = _kind("mail", "mail:extract", "eml emlx mbox mbx")
 CALENDAR = _kind(base.CALENDAR, "agenda:extract_calendar", "ics ical ifb icalendar")
 CONTACTS = _kind("contacts", "agenda:extract_contacts", "vcf vcard")
+OLD = {f".{name}": _kind(name, "old_office:extract", "") for name in ("doc", "xls", "ppt")}
+HISTORY = _kind("history", "history:extract", "")
 RTF = _kind("rtf", "office:extract_rtf", "rtf")
 OUTLOOK = _kind("mail", "mail:extract_outlook", "msg")
 ARCHIVE = _kind(base.ARCHIVE, "members:extract", "zip gz tgz tar")
@@ -97,6 +100,8 @@ KINDS = (
     CONTACTS,
     TRANSCRIPT,
     CHAT,
+    HISTORY,
+    *OLD.values(),
     _kind("csv", "tables:extract", "csv tsv tab"),
     _kind("json", "json_files:extract", "json geojson webmanifest"),
     _kind("json", "json_files:extract_lines", "jsonl ndjson jsonlines"),
@@ -150,6 +155,10 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
         return RTF
     if by_name is OUTLOOK and head.startswith(_OLE):
         return OUTLOOK
+    if head.startswith(_OLE) and suffix in OLD:
+        return OLD[suffix]
+    if is_history(name, head):
+        return HISTORY
     for magic, (reason, message) in _REFUSED.items():
         if head.startswith(magic):
             raise Skipped(reason, message)

@@ -364,6 +364,16 @@ def unmarked(text: str) -> str:
     return " ".join(_EMPHASIS.sub(r"\2", _LINK.sub(r"\1", text)).split())
 
 
+_MARKS = re.compile(
+    r"^[ \t]*(?:(?:#{1,6}|>+)[ \t]+|(?:`{3,}|~{3,}|[-=|: \t]{3,}$)[^\n]*\n?|\|[ \t]*)|[ \t]*\|[ \t]*$", re.MULTILINE
+)
+
+
+def plain(text: str) -> str:
+    """A text on one line, without Markdown's marks of headings, quotations, fences, tables, links and emphasis."""
+    return unmarked(_MARKS.sub("", text))
+
+
 def _indent(line: str) -> int:
     return len(line[: len(line) - len(line.lstrip())].expandtabs(4))
 

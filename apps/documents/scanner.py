@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.apps.documents.base import MAX_FILE_BYTES, FoundFile, Reason, Skipped, SkippedFile, Stamp, printable
-from edge.apps.documents.file_types import choose
+from edge.apps.documents.file_types import HISTORY, choose
 from edge.apps.documents.ignoring import Rules, component
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.secrets import refuse_secrets
@@ -164,7 +164,8 @@ class _Scanner:
             with OpenedFile(path, max_bytes=self._max_bytes) as file:
                 if not asked:
                     refuse_secrets(file.name, file.head)
-                choose(file.name, file.head)
+                if choose(file.name, file.head) is HISTORY and not asked:
+                    raise Skipped(Reason.SECRET, "a browser's history or bookmarks; `edge index FILE` reads it")
         except Skipped as reason:
             return SkippedFile(path, reason.reason, str(reason))
         return found

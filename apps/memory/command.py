@@ -181,7 +181,7 @@ def search(query: str, options: Recall, as_json: bool, **settings: Any) -> int:
         return _print_results(found)
     result = found["result"]
     for place, hit in enumerate(result["results"], 1):
-        click.echo(f"{place:3d}  {hit['score']:.2f}  {shown(hit)}")
+        click.echo(f"{place:3d}  {hit['score']:.2f}  {hit['id']}  {shown(hit)}")
         if options.explain:
             stages = hit["score_details"].items()  # a rank is a whole number
             shares = (f"{name} {value if isinstance(value, int) else f'{value:.3f}'}" for name, value in stages)

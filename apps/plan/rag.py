@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import click
@@ -204,20 +205,29 @@ def arranged(plan: Plan) -> str:
     return " ".join(groups) + loop
 
 
+_COLUMNS, _BELOW = 80, " " * 6
+
+
 def table(plans: Sequence[Plan], chosen: Plan, rows: int) -> Iterator[str]:
-    """A header and about `rows` plans, picked evenly by time to first token."""
-    yield f"  {'TTFT':>9}{'per token':>11}{'req/s':>9}{'per device':>12}{'memory':>10}  stages with their batches"
+    """A header and about `rows` plans, picked evenly by time to first token, each with its stages on lines below."""
+    yield f"  {'first token':>11}{'per token':>12}{'requests/s':>13}{'per device':>13}{'memory':>11}"
+    yield f"{_BELOW}[stages with their batches] x devices"
     step = max(1, -(-len(plans) // rows))
     for number, plan in enumerate(plans):
         if plan is chosen or number % step == 0 or number == len(plans) - 1:
             o = plan.outcome
             mark = "*" if plan is chosen else " "
             yield (
-                f"{mark} {format_duration(o.ttft):>9}{format_duration(o.tpot):>11}{o.throughput:>9.3g}"
-                f"{o.throughput_per_device:>12.3g}{format_size(int(o.nbytes)):>10}  {arranged(plan)}"
+                f"{mark} {format_duration(o.ttft):>11}{format_duration(o.tpot):>12}{_figure(o.throughput):>13}"
+                f"{_figure(o.throughput_per_device):>13}{format_size(int(o.nbytes)):>11}"
             )
+            yield from wrap(arranged(plan), _COLUMNS, initial_indent=_BELOW, subsequent_indent=_BELOW)
     if step > 1:
         yield f"  ({len(plans)} schedules that no other one beats; --json prints all)"
+
+
+def _figure(value: float) -> str:
+    return f"{float(f'{value:.3g}'):,.12g}"
 
 
 def bottleneck(problem: Problem, plan: Plan) -> tuple[Group, str]:
@@ -240,7 +250,7 @@ def sentence(problem: Problem, plan: Plan) -> str:
     written = f", {format_duration(o.tpot)} per token after it" if o.tpot else ""
     return (
         f"{problem.schema.name} with {o.devices} device{'s' if o.devices != 1 else ''} and "
-        f"{format_size(int(o.nbytes))} serves {o.throughput:.3g} requests per second, the first token after "
+        f"{format_size(int(o.nbytes))} serves {_figure(o.throughput)} requests per second, the first token after "
         f"{format_duration(o.ttft)}{written}; the stage {stage} is the bottleneck: {share}."
     )
 

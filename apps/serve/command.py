@@ -18,8 +18,9 @@ from click.core import ParameterSource
 from edge.apps.options import FiniteRange, Setup, collections_option, setup_options, several
 from edge.apps.serve.connection import OWN, OwnServer, Unserved, own_socket, peer_pid, reach
 from edge.apps.serve.limits import LEAVE_S, Limits
-from edge.config import format_size
+from edge.config import counted, format_size
 from edge.errors import CapabilityError, ConfigError, InputError, StorageError
+from edge.text.control_characters import escaped
 
 PORT = 8777
 _USUAL = Limits()
@@ -35,6 +36,8 @@ _OPTIONS = several(
                  help="A site whose pages may use the server, such as https://notes.example; may be repeated."),
     click.option("--token", "wants_token", is_flag=True, help="Ask for a token on this machine, too."),
     click.option("--new-token", is_flag=True, help="Make a new token, which ends the old one."),
+    click.option("--add-folders", "adds_folders", is_flag=True,
+                 help="Let whoever has the token, such as you on the page, have any of your folders indexed."),
     click.option("--rate", type=click.IntRange(0), default=0, show_default=True,
                  help="Requests a minute for each token or address; 0: no bound."),
     click.option("--connections", type=click.IntRange(1, 4096), default=_USUAL.connections, show_default=True,
@@ -112,7 +115,7 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
     if private:
         _check_private(context)
     digest = token = ""
-    if outside or given["wants_token"] or given["new_token"]:
+    if outside or given["wants_token"] or given["new_token"] or given["adds_folders"]:
         digest, token = known_token(new=given["new_token"])
     options = ServerOptions(
         limits=Limits(connections=given["connections"], request_s=given["timeout"], rate=given["rate"]),
@@ -120,10 +123,13 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
         collections=given["collections"], memory=given["memory_path"],
         tuning=Tuning(share=False) if given["no_sharing"] else None,
         editor=Editor(given["editor"]), opener=Editor(system_command() if digest and not outside else ""),
+        adds_folders=given["adds_folders"],
         usual={} if planned is None else planned.options, private=private, idle_s=given["idle"] or 0.0,
     )  # fmt: skip
     if outside and given["editor"]:
         raise ConfigError("--editor opens documents on this machine, and --host lets other machines ask for it")
+    if given["adds_folders"] and (outside or given["cluster"] is not None):
+        raise ConfigError("--add-folders is for a collection and clients on this machine, without --host and --cluster")
     with ExitStack() as held:
         if given["cluster"] is not None:
             from edge.apps.cluster.command import connected, existing
@@ -132,18 +138,23 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
             options = replace(options, places=held.enter_context(connected(given["cluster"], config)))
         # First, so that a limit that is too small is refused before anything else is.
         server = held.enter_context(HttpServer(config, options))
-        opened = [] if private else [bound_socket(host, given["port"])]
+        first = None if private else running_pid()
+        try:
+            opened = [] if private else [bound_socket(host, given["port"])]
+        except StorageError as error:
+            if first is None:
+                raise
+            raise StorageError(
+                f"{yours(first)}; `edge serve --stop` ends it, and --port 0 starts another one"
+            ) from error
         for one in opened:
             held.callback(one.close)
             server.url = address_of(one)
-        first = None if private else running_pid()
         if first is None:
             opened += held.enter_context(owners_socket())
         else:
-            click.echo(
-                f"edge: your commands go on using the server that runs already (process {first}); this one answers at "
-                f"its address alone", err=True,
-            )  # fmt: skip
+            said = f"{yours(first)}, which your commands go on using; this one answers at its address alone"
+            click.echo(f"edge: {said}", err=True)
         if not opened:
             raise CapabilityError("--no-port needs a socket that only its owner can open, and this system has none")
         to = f"on {server.url}" if server.url else "your own commands"
@@ -170,7 +181,7 @@ def _some_thread_works() -> bool:
     return any(thread.is_alive() for thread in others)
 
 
-_ABOUT_ADDRESS = ("host", "port", "hosts", "origins", "wants_token", "new_token", "rate")
+_ABOUT_ADDRESS = ("host", "port", "hosts", "origins", "wants_token", "new_token", "adds_folders", "rate")
 
 
 def _check_private(context: click.Context) -> None:
@@ -187,8 +198,8 @@ def _controlled(what: str, context: click.Context) -> int:
 
         if (pid := running_pid()) is not None:
             raise StorageError(
-                f"a server of yours runs already (process {pid}), and there is one in the background; a further one "
-                f"runs without --background, at a --port of its own"
+                f"{yours(pid)}, and there is one in the background; a further one runs without --background, at a "
+                f"--port of its own"
             )
         server, said = started(given, Path.cwd())
         click.echo(said, nl=False)
@@ -234,6 +245,18 @@ def running_pid() -> int | None:
         return None
     with connected:
         return peer_pid(connected)
+
+
+def yours(pid: int) -> str:
+    """Says that a server of this user runs, where, and of which collections."""
+    try:
+        state = OwnServer().ask(f"{OWN}/status", {})
+    except Unserved:
+        return f"a server of yours runs already (process {pid})"
+    where = f" on {state['url']}" if state["url"] else ""
+    first, *others = [one["path"] for one in state["collections"]] or ["no collection"]
+    serves = f"{first} and {counted(len(others), 'other')}" if others else first
+    return escaped(f"a server of yours runs already{where} with {serves} (process {pid})")
 
 
 def status() -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +18,7 @@ from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.hits import modified
 from edge.apps.collection.paths import on_disk
 from edge.apps.collection.searching import read_hits
+from edge.apps.documents import kinds
 from edge.apps.documents.base import Stamp
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.pdf import PICTURE_NBYTES
@@ -43,31 +45,36 @@ class NumberedLine:
     number: int
     text: str
     page: int | None
+    kind: str
 
 
 class PreviewBody(Struct, kw_only=True):
-    """A passage by its number (`id`), or a `line` of the document at a `path`."""
+    """A passage by its number (`id`), or a `line` or a `page` of the document at a `path`."""
 
     collection: str | None = None
     id: Whole | None = None
     path: PathText | None = None
     line: Whole | None = None
+    page: Whole | None = None
     max_bytes: Whole | None = None
 
 
 def post_preview(call: Call, body: PreviewBody) -> dict[str, Any]:
-    """Reads the part of an indexed document around a passage or a line: `lines` as pairs of number and text, `pages`,
-    the passages before and after this part (`earlier`, `later`), and whether its own program can show it (`opens`)."""
+    """Reads the part of an indexed document around a passage or a line: `lines` as number, text and kind (empty where
+    the line goes on with the paragraph, row or code of the line before), `pages`, the passages before and after this
+    part (`earlier`, `later`), and whether its own program can show it (`opens`)."""
     if body.id is None and not body.path:
         raise HttpRefusal(422, "the field `path` is missing")
     most = min(body.max_bytes or MOST_BYTES, MOST_BYTES)
     collection = call.library.collection(body.collection or "")
     with call.server.budget.reserve("previews", PER_BYTE * most):
-        found = preview(collection, body.id, body.path or "", body.line or 1, most)
+        found = preview(collection, body.id, body.path or "", body.line or 1, most, page=body.page)
         return {**found, "opens": call.server.options.opener.is_named and is_passive(Path(found["path"]))}
 
 
-def preview(collection: Served, passage: int | None, path: str, line: int, most: int) -> dict[str, Any]:
+def preview(
+    collection: Served, passage: int | None, path: str, line: int, most: int, *, page: int | None = None
+) -> dict[str, Any]:
     catalog = Catalog()
     with collection.database.read() as db:
         if passage is not None:
@@ -77,12 +84,12 @@ def preview(collection: Served, passage: int | None, path: str, line: int, most:
             path = hit.path
         file = indexed_file(db, path)
         chunks = catalog.chunks(db, file.id)
-        at = _place(chunks, passage, line)
+        at = _place(chunks, passage, line, page)
         lines, first, last = _around(db, chunks, at, most)
     return {
         "path": file.path, "title": file.title, "kind": file.kind, "size": file.size,
         "modified": modified(file.mtime_ns) or None,
-        "lines": [[line.number, line.text] for line in lines],
+        "lines": [[line.number, line.text, line.kind] for line in lines],
         "pages": _pages(lines),
         "earlier": chunks[first - 1].id if first > 0 else None,
         "later": chunks[last + 1].id if last < len(chunks) - 1 else None,
@@ -96,10 +103,11 @@ def indexed_file(db: Connection, path: str) -> FileRow:
     return file
 
 
-def _place(chunks: Sequence[StoredChunk], passage: int | None, line: int) -> int:
+def _place(chunks: Sequence[StoredChunk], passage: int | None, line: int, page: int | None) -> int:
     if passage is not None:
         return next(i for i, chunk in enumerate(chunks) if chunk.id == passage)
-    return next((i for i, chunk in enumerate(chunks) if chunk.line_end >= line), len(chunks) - 1)
+    on = (i for i, chunk in enumerate(chunks) if (chunk.page or 0) >= (page or 0) and chunk.line_end >= line)
+    return next(on, len(chunks) - 1)
 
 
 def _around(db: Connection, chunks: Sequence[StoredChunk], at: int, most: int) -> tuple[list[NumberedLine], int, int]:
@@ -124,12 +132,36 @@ def _around(db: Connection, chunks: Sequence[StoredChunk], at: int, most: int) -
     return found, first, last
 
 
+_NAMES = {
+    kinds.NOTHING: "mark", kinds.ITEM: "item", kinds.ROW: "row", kinds.COLUMNS: "columns", kinds.SETTING: "field",
+    kinds.DOCSTRING: "code", kinds.CODE: "code", kinds.COMMAND: "code", kinds.COMMENT: "code",
+}  # fmt: skip
+_WRAPPED = frozenset({"markdown", "notebook", "pdf"})
+"""Kinds of files in which only a blank line ends a paragraph."""
+
+
 def _lines(db: Connection, chunk: StoredChunk, most: int) -> list[NumberedLine]:
     """The lines of a chunk that are not blank, cut after `most` bytes; a blank one has no number in the index."""
     hit = read_hits(db, [chunk.id])[chunk.id]
     text = hit.text.encode()[:most].decode("utf-8", "ignore")
-    pairs = islice(zip(hit.numbers, text.split("\n"), strict=False), max(1, most // LEAST_LINE))
-    return [NumberedLine(number, line, hit.page) for number, line in pairs if line.strip()]
+    ends = [end for _, end in hit.kinds]
+    found: list[NumberedLine] = []
+    at, before, last, goes_on = 0, -1, "", False
+    for number, line in islice(zip(hit.numbers, text.split("\n"), strict=False), max(1, most // LEAST_LINE)):
+        if line.strip():
+            word = kinds.WORD.search(line)
+            part = bisect_right(ends, at + (word.start() if word else len(line) - len(line.lstrip())))
+            kind = _name(hit.kinds[part][0]) if part < len(ends) else "text"
+            joined = part == before < len(ends) or (kind == last == "text" and goes_on and hit.kind in _WRAPPED)
+            found.append(NumberedLine(number, line, hit.page, "" if joined else kind))
+            before, last = part, kind
+        goes_on = bool(line.strip())
+        at += len(line) + 1
+    return found
+
+
+def _name(kind: int) -> str:
+    return f"heading {kind - kinds.HEADING}" if kind > kinds.HEADING else _NAMES.get(kind, "text")
 
 
 def _nbytes(lines: Sequence[NumberedLine]) -> int:
@@ -186,7 +218,7 @@ def _check(collection: Served, path: str) -> None:
     except OSError as error:
         raise HttpRefusal(409, f"{path} cannot be read now: {error.strerror}") from None
     if (file.size, file.mtime_ns) != Stamp.of(now)[:2]:
-        raise HttpRefusal(409, f"{path} has changed since it was indexed; `edge index` takes it in")
+        raise HttpRefusal(409, f"{path} has changed since it was indexed; `edge index` reads it again")
 
 
 class OpenBody(Struct, kw_only=True):

@@ -319,6 +319,16 @@ class ServedLibrary:
             embedder=self.embedder(embedder), reranker=self.reranker(),
         )  # fmt: skip
 
+    @contextmanager
+    def writing(self, name: str = "") -> Iterator[Collection]:
+        """A collection that can be changed; it is made if there is none yet."""
+        pool, path = self.pool, self._path(name)
+        embedder = self._opened(path).embedder_name if Collection.exists(path) else ""
+        with Collection(
+            path, config=pool.config, budget=pool.budget, trace=pool.trace, embedder=self.embedder(embedder),
+        ) as opened:  # fmt: skip
+            yield opened
+
     def pictures(self) -> list[dict[str, Any]]:
         stores = [store for store, _, _ in list(self._stores.values()) if isinstance(store, Collection)]
         return [{"collection": one.path.name, **found} for one in stores if (found := one.picture()) is not None]

@@ -270,6 +270,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
         made.bind(address)
     except OSError as error:
         made.close()
+        if error.errno == errno.EADDRINUSE:
+            raise StorageError(f"{host}:{port} is taken by another program; --port 0 takes a free one") from None
         raise StorageError(f"{host}:{port} cannot be listened on: {error.strerror}; --port takes another") from None
     made.listen(128)
     return made

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -17,9 +18,12 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.brief import brief, written
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
+from edge.apps.collection.paths import resolved
 from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, options_of, with_options
 from edge.apps.serve.endpoint import Call, Events, ServedPath
+from edge.apps.serve.refusals import HttpRefusal
+from edge.apps.store.database import Database
 from edge.apps.verbs import answering
 from edge.apps.verbs.requests import AskOptions, SearchOptions
 from edge.runtimes.scoring import LayerReport
@@ -176,23 +180,66 @@ def documents(call: Call, body: DocumentsBody) -> dict[str, Any]:
     return {"documents": [asdict(excerpt) for excerpt in found]}
 
 
-_MOST_TITLES, _LONGEST_TITLE = 3, 60
-_LATEST = """SELECT substr(title, 1, ?) AS beginning FROM files WHERE typeof(title) = 'text' AND beginning > ''
-    GROUP BY beginning ORDER BY max(mtime_ns) DESC LIMIT ?"""
+class FolderBody(Struct, kw_only=True):
+    """A folder of the server's machine."""
+
+    path: PathText
+    collection: str | None = None
+    stream: bool | None = None
+
+
+def add_folder(call: Call, body: FolderBody) -> dict[str, Any]:
+    """Indexes the folder at a `path`, or what has changed in it, if `edge serve --add-folders` allows it. With `stream`
+    the progress comes in events before the report, `indexed`."""
+    if not call.server.options.adds_folders:
+        raise HttpRefusal(501, "the server adds no folders: `edge serve --add-folders` does")
+    if Path(resolved(body.path)).is_file():  # a file that is named is read although it may hold secrets
+        raise HttpRefusal(422, f"{body.path} is no folder; `edge index FILE` adds a file")
+
+    def tell(done: int, total: int, place: str) -> None:
+        if call.events is not None:
+            call.events.offer("progress", {"done": done, "total": total, "place": place})
+
+    with call.library.writing(body.collection or "") as opened:
+        return opened.index([body.path], progress=tell).to_json()
+
+
+_MOST_EXAMPLES, _LONGEST = 3, 60
+_PROSE = "'markdown', 'html', 'pdf', 'docx', 'odt', 'epub', 'rtf', 'latex', 'rst'"
+_LATEST = f"""SELECT title, context FROM (
+    SELECT id, title, mtime_ns FROM files WHERE status = 'indexed' AND kind IN ({_PROSE}) AND typeof(title) = 'text'
+    AND substr(path, -length(title)) <> title ORDER BY mtime_ns DESC LIMIT 12) AS latest
+    JOIN chunks ON file = latest.id AND ordinal < 4 AND typeof(context) = 'text'
+    ORDER BY mtime_ns DESC, file, ordinal"""
+
+
+def examples(database: Database) -> list[dict[str, str]]:
+    """Headings of the documents that changed last, each with its document's title: one below the title, or the title
+    itself where too few documents have sections."""
+    below, titles = dict[str, str](), dict[str, str]()
+    with database.read() as db:
+        for title, context in db.execute(_LATEST):
+            heading = context.rpartition(" > ")[2][:_LONGEST]
+            if title not in below.values() and heading not in (title[:_LONGEST], ""):
+                below.setdefault(heading, title)
+            titles[title] = title
+    rest = {title: title for title in titles if title not in below.values()}
+    found = [*below.items(), *rest.items()][:_MOST_EXAMPLES]
+    return [{"heading": heading[:_LONGEST], "title": title[:_LONGEST]} for heading, title in found]
 
 
 def offers(call: Call) -> dict[str, Any]:
-    """Tells the version, the names of the pipelines that can answer here, the titles of the documents that changed last
-    in the usual collection, and whether documents can be opened in an editor."""
-    titles: list[str] = []
-    if Collection.exists(next(iter(call.library.names().values()))):
-        with call.library.collection().database.read() as db:
-            titles = [title for (title,) in db.execute(_LATEST, (_LONGEST_TITLE, _MOST_TITLES))]
+    """Tells the version, the names of the pipelines that can answer here, headings of the documents that changed last
+    in the usual collection, and whether documents can be opened in an editor and folders added."""
+    options = call.server.options
     return {
         "version": importlib.metadata.version("edge-rag"),
         "pipelines": list(PIPELINES) if call.library.writes else ["plain"],
-        "titles": titles,
-        "editor": call.server.options.editor.is_named,
+        "examples": examples(call.library.collection().database)
+        if Collection.exists(next(iter(call.library.names().values())))
+        else [],
+        "editor": options.editor.is_named,
+        "adds_folders": options.adds_folders,
     }
 
 
@@ -211,6 +258,7 @@ PATHS = (
     ServedPath("GET", "/v1/collections/{name:path}/files", files),
     ServedPath("GET", "/v1/collections/{name:path}", collection),  # a directory that was named at the start
     ServedPath("POST", "/v1/documents", documents, DocumentsBody),
+    ServedPath("POST", "/v1/folders", add_folder, FolderBody, last="indexed"),
     ServedPath("GET", "/v1/offers", offers),
     ServedPath("GET", "/v1/scopes", scopes),
 )

@@ -113,7 +113,8 @@ class TraceRecording:
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """What a server serves, to whom, and within which bounds. Without `collections`, the usual one and all that have a
-    name; `opener` opens a document in the program of its type; `usual`: options of questions that do not say;
+    name; `opener` opens a document in the program of its type; `adds_folders`: clients may have folders indexed;
+    `usual`: options of questions that do not say;
     `private`: it answers its owner's commands only, about any collection; after `idle_s` without use it ends (0: it
     does not); `places`: of the shards of its one collection."""
 
@@ -125,6 +126,7 @@ class ServerOptions:
     tuning: Tuning | None = None
     editor: Editor = field(default_factory=lambda: Editor(""))
     opener: Editor = field(default_factory=lambda: Editor(""))
+    adds_folders: bool = False
     usual: Mapping[str, Any] = field(default_factory=dict)
     private: bool = False
     idle_s: float = 0.0

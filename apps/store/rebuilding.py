@@ -69,11 +69,11 @@ class Rebuilding(Generic[Made]):
         db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (_LAST, str(last)))
 
     def trouble(self, db: Connection, what: str, remedy: str) -> Trouble | None:
-        """What searches report; None if no rebuild is under way."""
+        """What searches report; None if no row waits for its vector."""
         last = _last(db)
-        if last is None:
+        left = 0 if last is None else self._source.count(db, last)
+        if not left:
             return None
-        left = self._source.count(db, last)
         return Trouble(
             "rebuilding", f"{what} that can be searched by their words, and not yet by meaning: {left:,}", remedy
         )

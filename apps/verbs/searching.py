@@ -57,7 +57,7 @@ def figures(
     }  # fmt: skip
 
 
-UNKNOWN = "; neither the passages nor the embedder know a word of the query"
+UNKNOWN = ": no word of the query is in the passages, or known otherwise"
 
 
 def _nothing(opened: Together, nonsense: bool, where: Filters) -> str:

@@ -1,7 +1,7 @@
 // Questions and answers: streamed, with citations that open their passages.
 
 import { events, givenUp } from "./api.js";
-import { announce, byId, chosenIn, el, fill, problem } from "./dom.js";
+import { announce, byId, chosenIn, el, factsList, fill, problem } from "./dom.js";
 import { count, fileName, mailLine, seconds } from "./format.js";
 import { markOf } from "./preview.js";
 
@@ -96,18 +96,37 @@ export class Ask {
     const [first] = answer.citations;
     const title = first ? first.title || first.path : "";
     this.turns.push({ question, answer: answer.text, standalone: answer.stats.question || question, title });
+    const quotes = answer.stats.generator === "extractive";
+    const text = answer.uncertain && quotes ? answer.text.replace(CLOSEST, "") : answer.text;
     const cited = new Map(answer.citations.map((citation) => [citation.number, citation]));
     fill(
       turn,
       el("h3", {}, question),
-      el("p", { class: answer.found ? "said" : "said unfound" }, this.linked(answer.text, cited, collection)),
-      answer.uncertain && answer.stats.generator !== "extractive" && el("p", { class: "quiet" }, DOUBT),
+      answer.uncertain && el("p", { class: "doubt" }, el("strong", {}, quotes ? "Closest passage. " : "Not certain. "), DOUBT),
+      el("p", { class: answer.found ? "said" : "said unfound" }, this.linked(text, cited, collection)),
       cited.size > 0 && this.sources(answer.citations, collection),
+      !answer.found && this.nearest(answer, collection),
       answer.unsupported.length > 0 && unsupported(answer.unsupported),
       how(answer),
     );
-    announce(answer.found ? `Answered, with ${count(cited.size, "citation")}` : "Not found in the documents");
+    turn.classList.add(!answer.found ? "without" : answer.uncertain ? "guess" : "answer");
+    const said = answer.uncertain ? "Perhaps answered" : "Answered";
+    announce(answer.found ? `${said}, with ${count(cited.size, "citation")}` : "Not found in the documents");
     turn.scrollIntoView({ block: "nearest" });
+  }
+
+  /** The places nearest to a question that is not answered. */
+  nearest(answer, collection) {
+    if (!answer.nearest?.length) return null;
+    const rows = answer.nearest.map((place) => {
+      const [, path, line, page] = place.match(PLACE);
+      const at = page ? `page ${page}` : line ? `line ${line}` : "";
+      const button = el("button", { type: "button", class: "open" }, el("bdi", {}, fileName(path)), at && `, ${at}`);
+      const target = { collection, path, line: Number(line) || undefined, page: Number(page) || undefined };
+      button.addEventListener("click", () => this.preview.open(target, null, button));
+      return el("li", {}, button);
+    });
+    return [el("p", { class: "state" }, "Nearest to the question:"), el("ul", { class: "plain" }, rows)];
   }
 
   /** The text with a button for each citation. */
@@ -148,7 +167,9 @@ export class Ask {
   }
 }
 
-const DOUBT = "These passages may be about something else than the question: read them before you rely on the answer.";
+const DOUBT = "It may be about something else than the question: read it before you rely on it.";
+const CLOSEST = /^The nearest passage:\n/;
+const PLACE = /^(.*?)(?::(\d+)| p\. (\d+))?$/s;
 
 const placeIn = (found) => (found.page ? `page ${found.page}` : `line ${found.line || found.line_start}`);
 const where = (found) => `${fileName(found.path)}, ${placeIn(found)}`;
@@ -169,10 +190,10 @@ function unsupported(sentences) {
 function how(answer) {
   const stats = answer.stats;
   const facts = [
-    ["Pipeline", stats.pipeline],
-    ["Written by", stats.generator],
+    ["Method", stats.pipeline],
+    ["Written by", stats.generator === "extractive" ? "nobody: these are sentences of the documents" : stats.generator],
     ["Searched for", stats.question],
-    ["Time", `${seconds(stats.seconds)} (search ${seconds(stats.search_s)}, reranking ${seconds(stats.rerank_s)}, writing ${seconds(stats.generate_s)})`],
+    ["Time", `${seconds(stats.seconds)} (search ${seconds(stats.search_s)}, reading the results ${seconds(stats.rerank_s)}, writing ${seconds(stats.generate_s)})`],
   ];
   const rounds = answer.rounds.map((round, place) =>
     el(
@@ -186,14 +207,14 @@ function how(answer) {
           el("li", {}, placed(hit), hit.relevance === null ? "" : `, relevance ${hit.relevance.toFixed(2)}`),
         ),
       ),
-      round.below ? el("p", {}, `${count(round.below, "passage")} below the least relevance`) : null,
+      round.below ? el("p", {}, `${count(round.below, "passage")} left out as too far from the question`) : null,
     ),
   );
   return el(
     "details",
     { class: "how" },
     el("summary", {}, "How this was answered"),
-    el("dl", { class: "facts-list" }, facts.filter(([, value]) => value).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+    factsList(facts),
     el("ol", { class: "rounds" }, rounds),
   );
 }

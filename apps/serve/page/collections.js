@@ -1,14 +1,18 @@
 // The collections: what they hold, what was left out and why, and what is damaged.
 
-import { get } from "./api.js";
-import { byId, el, fill, problem } from "./dom.js";
+import { events, get } from "./api.js";
+import { announce, byId, el, factsList, fill, problem } from "./dom.js";
 import { count, day, fileName, folder, shown, size } from "./format.js";
 
 const MOST = 300;
+const TIMED_OUT = 504;
+const STATES = { ok: "ready", unfinished: "not complete yet", damaged: "damaged" };
+const DAMAGE = new Set(["damaged", "missing vectors"]);
 
 export class Collections {
   constructor(preview) {
     this.preview = preview;
+    this.addsFolders = false; // whether the server takes folders from this page
   }
 
   field() {
@@ -21,14 +25,56 @@ export class Collections {
       const seen = new Map(); // one may have two names: the first counts
       for (const collection of collections) if (!seen.has(collection.path)) seen.set(collection.path, collection);
       const cards = await Promise.all([...seen.values()].map((collection) => this.card(collection)));
-      fill(byId("collections"), cards, el("p", { class: "state" }, el("code", {}, "edge index FOLDER"), " indexes a folder. ", el("code", {}, "edge status"), " shows the same as this view."));
+      const [first] = seen.values();
+      const told = el("p", { class: "state" }, "In a terminal, ", el("code", {}, "edge index FOLDER"), " adds a folder. With ", el("code", {}, "edge serve --add-folders"), ", this page does, too.");
+      fill(byId("collections"), this.addsFolders ? this.adding(first.name) : null, cards, this.addsFolders ? null : told);
     } catch (error) {
       fill(byId("collections"), problem(error));
     }
   }
 
+  /** A field for a folder that is to be added. */
+  adding(collection) {
+    const folder = el("input", { id: "folder", type: "search", placeholder: "~/Documents", required: true, spellcheck: "false" });
+    const button = el("button", { type: "submit" }, "Add");
+    const state = el("p", { class: "state" });
+    const form = el("form", { class: "add", autocomplete: "off" }, el("label", { for: "folder" }, "Add a folder of this computer"), folder, button, state);
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      try {
+        const report = await this.add({ path: folder.value.trim(), collection }, (place) => (state.textContent = place));
+        const left = report.skipped + report.failed;
+        await this.show();
+        const said = `${count(report.indexed, "file")} added${left ? `, ${left} left out` : ""}`;
+        byId("collections").querySelector(".add .state").textContent = said;
+        announce(said);
+      } catch (error) {
+        state.textContent = "";
+        form.append(problem(error));
+      }
+      button.disabled = false;
+    });
+    return form;
+  }
+
+  /** Has a folder indexed, and says where it is; a request that took too long is sent again, and goes on. */
+  async add(body, tell) {
+    for (let before = -1, done = 0; ; before = done) {
+      try {
+        for await (const [name, data] of events("/v1/folders", body, "indexed")) {
+          if (name === "indexed") return data;
+          done = data.done;
+          tell(data.place);
+        }
+      } catch (error) {
+        if (error.status !== TIMED_OUT || done === before) throw error;
+      }
+    }
+  }
+
   async card(collection) {
-    const head = el("h3", {}, fileName(collection.name));
+    const head = el("h3", {}, collection.name === "default" ? "Your documents" : fileName(collection.name));
     const path = el("p", { class: "path" }, shown(collection.path));
     if (!collection.exists) {
       return el("section", { class: "card" }, head, path, el("p", {}, "Nothing is indexed here yet."));
@@ -41,26 +87,29 @@ export class Collections {
     }
     const kinds = Object.entries(status.kinds).map(([kind, number]) => `${kind} ${number}`).join(", ");
     const facts = [
-      ["Searched", `${count(status.indexed, "document")}, ${count(status.chunks, "passage")}`],
-      ["Kinds", kinds],
-      ["Sources", `${size(status.source_bytes)}; the collection takes ${size(status.database_bytes)}`],
-      ["Waiting", status.pending ? `${count(status.pending, "file")} for the next edge index` : ""],
-      ["Embedder", status.embedder ? String(status.embedder.name || Object.values(status.embedder)[0]) : "none yet"],
-      ["Lists in memory", status.tiers.disk_bytes > 0 && `${size(status.tiers.resident_bytes)}; ${size(status.tiers.disk_bytes)} on disk`],
       ["Folders", el("ul", { class: "plain" }, status.roots.map((root) => el("li", {}, shown(root))))],
+      ["Searchable", `${count(status.indexed, "document")}, ${count(status.chunks, "passage")}`],
+      ["Not read yet", status.pending ? count(status.pending, "file") : ""],
+      ["Types of files", kinds],
+      ["Size", `${size(status.source_bytes)}; the index takes ${size(status.database_bytes)}`],
+    ];
+    const details = [
+      ["Index", shown(collection.path)],
+      ["Model", status.embedder ? String(status.embedder.name || Object.values(status.embedder)[0]) : "none yet"],
+      ["Vectors in memory", status.tiers.disk_bytes > 0 && `${size(status.tiers.resident_bytes)}; ${size(status.tiers.disk_bytes)} on disk`],
     ];
     return el(
       "section",
       { class: "card" },
-      el("div", { class: "head" }, head, el("span", { class: `tag ${status.health.state}` }, status.health.state)),
-      path,
+      el("div", { class: "head" }, head, el("span", { class: `tag ${status.health.state}` }, STATES[status.health.state])),
       status.health.troubles.map((trouble) =>
-        el("p", { class: "problem" }, `${trouble.text} `, trouble.remedy && el("strong", {}, trouble.remedy)),
+        el("p", { class: DAMAGE.has(trouble.kind) ? "problem" : "notice" }, `${trouble.text} `, trouble.remedy && el("strong", {}, trouble.remedy)),
       ),
-      el("dl", { class: "facts-list" }, facts.filter(([, value]) => value).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+      factsList(facts),
       leftOut("failed", status.failed),
       leftOut("skipped", status.skipped),
       this.files(collection.name, status.indexed),
+      el("details", {}, el("summary", {}, "Details"), factsList(details)),
     );
   }
 

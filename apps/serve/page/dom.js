@@ -27,6 +27,12 @@ function present(children) {
   return children.flat(3).filter((child) => child !== undefined && child !== null && child !== false);
 }
 
+/** Names with their values; those without a value are left out. */
+export function factsList(facts) {
+  const rows = facts.filter(([, value]) => value).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+  return el("dl", { class: "facts-list" }, rows);
+}
+
 export const byId = (id) => document.getElementById(id);
 
 /** The collections that a choice stands for: one, or all. */

@@ -51,10 +51,11 @@ export function fileName(path) {
   return shown(path.split(/[/\\]/).filter(Boolean).pop() || path);
 }
 
-/** A mail in a line: its sender, recipients, date and subject. */
+/** A mail, an event or a day of a chat in a line: its sender, recipients, date and subject, as far as it has them. */
 export function mailLine(mail) {
-  const day = mail.sent.slice(0, 16).replace("T", " ");
-  return shown(`${mail.sender} to ${mail.recipients}, ${day}: ${mail.subject}`);
+  const people = [mail.sender, mail.recipients].filter(Boolean).join(" to ");
+  const about = [people, mail.sent.slice(0, 16).replace("T", " ")].filter(Boolean).join(", ");
+  return shown([about, mail.subject].filter(Boolean).join(": "));
 }
 
 /** The folders of a path, the last ones where they are many. */

@@ -104,21 +104,26 @@ async function choices() {
   }
   if (!names.length) {
     byId("views").prepend(el("p", { id: "no-collection", class: "notice" }, "No documents are indexed yet. In a terminal, ",
-      el("code", {}, "edge index FOLDER"), " indexes a folder. Then load this page again."));
+      el("code", {}, "edge index FOLDER"), " adds a folder. Then load this page again."));
   }
-  const { pipelines, editor, titles } = await get("/v1/offers");
+  const { pipelines, editor, examples: found, adds_folders: addsFolders } = await get("/v1/offers");
+  views.collections.addsFolders = addsFolders;
   preview.editor = editor;
   byId("editor-key").hidden = !editor;
   fill(byId("pipeline"), pipelines.map((name) => el("option", { value: name }, name)));
   byId("pipeline").closest("label").hidden = pipelines.length < 2;
-  examples("search-examples", titles, (title) => `#search?${new URLSearchParams({ q: title })}`);
-  examples("ask-examples", titles, (title) => `#ask?${new URLSearchParams({ q: `What does “${title}” say about ` })}`);
+  examples("search", found.map(({ heading }) => heading));
+  examples("ask", found.map(({ heading, title }) => {
+    if (heading.endsWith("?")) return heading;
+    return heading === title ? `What does “${title}” say?` : `What does “${title}” say about “${heading}”?`;
+  }));
 }
 
-/** What this person's documents are called, as things to begin with. */
-function examples(id, titles, address) {
-  byId(id).hidden = !titles.length;
-  fill(byId(id), "For example: ", titles.map((title, at) => [at > 0 && ", ", el("a", { href: address(title) }, el("bdi", {}, printable(title)))]));
+/** Headings of this person's documents, as things to begin with. */
+function examples(view, texts) {
+  byId(`${view}-examples`).hidden = !texts.length;
+  const address = (text) => `#${view}?${new URLSearchParams({ q: text })}`;
+  fill(byId(`${view}-examples`), "For example:", texts.map((text) => el("a", { href: address(text) }, el("bdi", {}, printable(text)))));
 }
 
 addEventListener("hashchange", route);

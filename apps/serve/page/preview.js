@@ -4,9 +4,12 @@ import { post } from "./api.js";
 import { announce, el, fill, problem } from "./dom.js";
 import { count, day, fileName, shown, size } from "./format.js";
 import { Paper } from "./paper.js";
+import { prose } from "./prose.js";
 
 /** Kinds of which the index leaves out nothing but blank lines. */
 const AS_IT_STANDS = new Set(["code", "markdown", "text"]);
+/** Kinds that are read by their lines. */
+const SOURCE = new Set(["code", "text", "rst", "latex", "bibtex", "json"]);
 const MOST_BLANK = 100;
 
 export class Preview {
@@ -89,7 +92,7 @@ export class Preview {
     this.shown = { collection: this.collection, path: found.path, page, line: paged ? 1 : line };
     const facts = [found.kind, size(found.size), found.modified && day(found.modified)].filter(Boolean).join(" · ");
     const body = el("div", { class: "body", tabindex: "0", role: "region", "aria-label": "Text of the document" });
-    const modes = found.kind === "pdf" && paged ? ["Text", "Page"] : [];
+    const modes = SOURCE.has(found.kind) ? [] : ["Text", "Lines", found.kind === "pdf" && paged && "Page"].filter(Boolean);
     const buttons = modes.map((mode) =>
       el("button", { type: "button", class: "mode", onclick: () => draw(mode) }, mode),
     );
@@ -99,14 +102,15 @@ export class Preview {
         this.paper(found, body).show();
         return;
       }
-      fill(body, this.more(found.earlier, "Earlier"), this.content(found), this.more(found.later, "Later"));
+      fill(body, this.more(found.earlier, "Earlier"), mode === "Text" ? prose(found, (place) => markedAs(found, place, this.mark)) : this.content(found), this.more(found.later, "Later"));
       const marked = body.querySelector(".best") || body.querySelector(".passage");
       if (marked) centre(marked, body);
+      else body.scrollTop = 0;
     };
     const name = shown(found.title || "") || fileName(found.path);
     fill(
       this.pane,
-      this.head(name, [...buttons, found.opens && el("button", { type: "button", class: "quiet", onclick: () => this.edit(true) }, "Open in its program"), this.editor && el("button", { type: "button", class: "quiet", onclick: () => this.edit() }, "Open in editor"), el("button", { type: "button", class: "quiet", onclick: () => this.copy() }, "Copy place")]),
+      this.head(name, [...buttons, found.opens && el("button", { type: "button", class: "quiet", onclick: () => this.edit(true) }, "Open in its program"), this.editor && el("button", { type: "button", class: "quiet", onclick: () => this.edit() }, "Open in editor"), el("button", { type: "button", class: "quiet", onclick: () => this.copy() }, "Copy path")]),
       el("p", { class: "path" }, shown(found.path)),
       el("p", { class: "facts" }, facts),
       body,
@@ -119,7 +123,7 @@ export class Preview {
   /** What shows the pages of a document, first that of the passage. */
   paper(found, body) {
     const { page, first, last } = this.mark || { page: found.pages[0][1] };
-    const passage = found.lines.filter(([number], place) => inside(number, pageAt(found.pages, place), this.mark));
+    const passage = found.lines.filter((_, place) => markedAs(found, place, this.mark));
     const said = passage.map(([, text]) => text).join(" ");
     return new Paper(body, { collection: this.collection, path: found.path, page, first, last }, said);
   }
@@ -147,28 +151,24 @@ export class Preview {
     const pages = new Map(found.pages);
     const width = String(found.lines.at(-1)[0]).length;
     let last = 0;
-    let page = null;
     const rows = [];
+    const line = (number, text, kind) =>
+      el(
+        "div",
+        { class: `line ${kind}`.trim() },
+        el("span", { class: "number", "aria-hidden": "true" }, String(number).padStart(width, "\u2007")),
+        el("span", { class: "text" }, text),
+      );
     found.lines.forEach(([number, text], place) => {
-      if (pages.has(place)) {
-        page = pages.get(place);
-        rows.push(el("h3", { class: "page" }, `Page ${page}`));
-      } else if (last && AS_IT_STANDS.has(found.kind) && number - last < MOST_BLANK) {
-        for (let blank = last + 1; blank < number; blank += 1) rows.push(this.line(blank, "", page, width));
+      const kind = markedAs(found, place, this.mark);
+      if (pages.has(place)) rows.push(el("h3", { class: "page" }, `Page ${pages.get(place)}`));
+      else if (last && AS_IT_STANDS.has(found.kind) && number - last < MOST_BLANK) {
+        for (let blank = last + 1; blank < number; blank += 1) rows.push(line(blank, "", kind && "passage"));
       } else if (last && number > last + 1) rows.push(el("div", { class: "line gap" }));
-      rows.push(this.line(number === last ? "" : number, text, page, width));
+      rows.push(line(number === last ? "" : number, text, kind));
       last = number;
     });
     return el("div", { class: "lines", "aria-label": count(found.lines.length, "line"), role: "group" }, rows);
-  }
-
-  line(number, text, page, width) {
-    return el(
-      "div",
-      { class: `line ${markedAs(number, page, this.mark)}`.trim() },
-      el("span", { class: "number", "aria-hidden": "true" }, String(number).padStart(width, "\u2007")),
-      el("span", { class: "text" }, text),
-    );
   }
 }
 
@@ -184,18 +184,10 @@ export function markOf(found) {
   return { first: found.line_start, last: found.line_end, best: found.line || found.line_start, page: found.page || null };
 }
 
-/** The page of a line, by its place among the lines. */
-function pageAt(pages, place) {
-  return pages.findLast(([start]) => start <= place)?.[1] ?? null;
-}
-
-/** The classes of a line. */
-function markedAs(number, page, mark) {
-  return inside(number, page, mark) ? (inside(number, page, mark, true) ? "passage best" : "passage") : "";
-}
-
-/** Whether a line belongs to what is marked, or is its best one. */
-function inside(number, page, mark, best = false) {
-  if (mark === null || page !== mark.page) return false;
-  return best ? number === mark.best : number >= mark.first && number <= mark.last;
+/** The classes of a line by its place: whether it belongs to what is marked, and is its best one. */
+function markedAs({ lines, pages }, place, mark) {
+  const page = pages.findLast(([start]) => start <= place)?.[1] ?? null;
+  const [number] = lines[place];
+  if (mark === null || page !== mark.page || number < mark.first || number > mark.last) return "";
+  return number === mark.best ? "passage best" : "passage";
 }

@@ -21,6 +21,10 @@ export class Search {
       event.preventDefault();
       this.search();
     });
+    byId("search-more").addEventListener("click", () => {
+      byId("search-options").hidden = !byId("search-options").hidden;
+      byId("search-more").setAttribute("aria-expanded", String(!byId("search-options").hidden));
+    });
     arrows(byId("hits"), this.field());
   }
 
@@ -98,7 +102,7 @@ export class Search {
     this.draw(results);
     if (!more) return;
     byId("hits").setAttribute("aria-busy", "true");
-    this.state(`${count(results.length, "result")} by words and vectors; the reranker reads …`);
+    this.state(`${count(results.length, "result")}, putting the best first …`);
   }
 
   /** Shows the order of the provisional scores. */
@@ -109,8 +113,6 @@ export class Search {
     const here = new Set(rows.map(([key]) => key));
     const rest = this.order.filter((key) => !here.has(key) && this.rows.has(key)).map((key) => [key, this.rows.get(key)]);
     this.place([...rows, ...rest].slice(0, SHOWN));
-    const left = count(data.active, "candidate");
-    this.state(`after layer ${data.layer} of the reranker: ${left} left`);
   }
 
   final(results, took) {

@@ -48,7 +48,7 @@ def test_a_collection_in_shards_is_made_searched_and_grown(home: Path) -> None:
         (hit["path"], hit["score"]) for hit in before["results"]
     ]
     nothing = CliRunner().invoke(edge, ["search", *there, "zzqqy blorfle"], standalone_mode=False)
-    assert (nothing.return_value, "know a word" in nothing.stderr) == (1, True)
+    assert (nothing.return_value, "no word of the query" in nothing.stderr) == (1, True)
     told = output_of(edge, "cluster", "status", *there)
     assert told.startswith("version 3\n")
     assert told.count("of 20.0 GB") == 3

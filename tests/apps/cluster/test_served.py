@@ -71,6 +71,8 @@ def test_every_request_is_answered_as_from_one_collection(sites: tuple[Site, Sit
         named = (request.body or {}).get("params", {}).get("name")
         if request.kind in FROM_A_DATABASE:
             assert (other, "are in shards" in spread) == (501, True), spread
+        elif request.kind == "/v1/folders":
+            assert other == 501, spread
         elif request.kind == "/mcp" and named == "get":
             assert "are in shards" in spread
         elif request.kind in ("/own/search", "/own/ask"):  # commands open a collection in shards by --cluster

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from edge.apps.documents.base import Reason, Skipped, meaningful
 from edge.apps.documents.file_types import KINDS, choose, is_binary, load
+from edge.apps.documents.kinds import plain
 from edge.apps.documents.opened import HEAD_BYTES
 
 TEXT = b"Just some words.\n"
@@ -48,7 +49,7 @@ def test_kind(name: str, head: bytes, kind: str) -> None:
         ("a.svg", b"<svg/>", Reason.UNSUPPORTED),
         ("a.rtf", TEXT, Reason.UNSUPPORTED),
         ("a.zip", TEXT, Reason.UNSUPPORTED),
-        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", Reason.UNSUPPORTED),
+        ("a.dot", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", Reason.UNSUPPORTED),
         ("a.ps", b"%!PS-Adobe-3.0", Reason.UNSUPPORTED),
         ("a.xlsb", b"PK\x03\x04....", Reason.UNSUPPORTED),
         ("a.docx", TEXT, Reason.UNSUPPORTED),
@@ -131,3 +132,17 @@ def test_placeholders_say_nothing(title: str) -> None:
 )  # fmt: skip
 def test_real_titles_stay(title: str) -> None:
     assert meaningful(title) == title
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# The garden\n\n**Beans** in *May*; see [beds](b.md).", "The garden Beans in May; see beds."),
+        ("Heading\n-------\n\n> Never\n> again", "Heading Never again"),
+        ("| bed | crop |\n|-----|:---:|\n| north | beans |", "bed | crop north | beans"),
+        ("```sh\nwater #3\n```\n\n---\n\n1. `a` - b\n- c", "water #3 1. `a` - b - c"),
+        ("2 * 3 * 4 and snake_case_name, #tag", "2 * 3 * 4 and snake_case_name, #tag"),
+    ],
+)
+def test_a_snippet_of_markdown_has_no_marks(text: str, expected: str) -> None:
+    assert plain(text) == expected

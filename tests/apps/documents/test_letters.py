@@ -106,7 +106,7 @@ def test_a_message_of_outlook(read: Read) -> None:
         0: Mail('"Ann Reed" <ann@example.org>', "", "Keys", "2025-03-03T10:00:00+00:00", "1@a", "1@a")
     }
     with pytest.raises(Skipped, match="an old binary Office file"):
-        read("a.doc", data)
+        read("a.dot", data)
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,14 @@ def test_everything_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
     write(tmp_path, "empty", data=b"")
     write(tmp_path, "large.txt", data=b"x" * 2000)
     write(tmp_path, "binary.txt", data=b"\x7fELF\0\0\0")
-    write(tmp_path, "old.doc", data=b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(100))
+    write(tmp_path, "old.dot", data=b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(100))
     write(tmp_path, "fake.pdf", data=b"no PDF")
     found, skipped = listed(tmp_path, exclude=[tmp_path / "collection"], max_bytes=1000)
     assert found == ["kept.txt"]
     assert skipped == {
         ".hidden": Reason.HIDDEN, ".folder": Reason.HIDDEN, ".gitignore": Reason.HIDDEN, "sub/.edge": Reason.EXCLUDED,
         "collection": Reason.EXCLUDED, "skip.log": Reason.IGNORED, "empty": Reason.EMPTY,
-        "large.txt": Reason.TOO_LARGE, "binary.txt": Reason.BINARY, "old.doc": Reason.UNSUPPORTED,
+        "large.txt": Reason.TOO_LARGE, "binary.txt": Reason.BINARY, "old.dot": Reason.UNSUPPORTED,
         "fake.pdf": Reason.UNSUPPORTED,
     }  # fmt: skip
 

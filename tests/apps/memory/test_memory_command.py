@@ -52,7 +52,7 @@ def test_what_is_added_is_found_listed_changed_and_deleted(edge: Edge) -> None:
     shown = edge("search", "tea", "--no-rerank", "--explain", "--neighbours", "1").stdout
     assert "[2023-05-08T00:00Z] I like tea" in shown
     hit = document(edge("search", "tea", "--no-rerank", "--json"))["results"][0]
-    assert f"  1  {hit['score']:.2f}  [2023-05-08T00:00Z] I like tea" in shown
+    assert f"  1  {hit['score']:.2f}  {hit['id']}  [2023-05-08T00:00Z] I like tea" in shown
     assert "  fused_rank 1\n" in shown or "  fused_rank 1  " in shown
     assert document(edge("search", "tea", "--json", "--filters", '{"a": 2}'))["results"] == []
     assert edge("search", "tea", "--filters", '{"a": 2}').return_value == 1

@@ -77,6 +77,7 @@ def test_the_table_marks_the_choice_and_the_sentence_names_the_bottleneck(schema
     result = planned(schema, "--accelerators", "16")
     assert sum(line.startswith("*") for line in text.splitlines()) == 1
     assert result["sentence"] in text
+    assert max(len(line) for line in text.splitlines() if result["sentence"] not in line) <= 80
     assert f"the stage {result['bottleneck']['stage']} is the bottleneck" in text
 
 

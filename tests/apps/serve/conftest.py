@@ -177,13 +177,40 @@ def site(start_server: Callable[..., Running], served_settings: dict[str, str], 
     )
 
 
+RECIPES = {
+    "pasta.md": "# Fresh pasta\n\nTake **00 flour**, `salt`, *eggs* (see [eggs](https://eggs.example/a) and\n"
+    "[mine](eggs.md), ![a bowl](https://eggs.example/bowl.png)).\n\n"
+    "## Cooking times\n\n| Shape | Minutes |\n|---|---|\n| Lasagne | 5 |\n\n"
+    "1. Knead it.\n2. Wait:\n   - half an hour\n\n> Pasta waits\n> for nobody.\n\n"
+    "```sh\nboil water\n\nsalt it\n```\n\n- [x] bought\n\n[x](javascript:pwned=1)\n",
+    "pasta.html": "<nav><a href='/'>Home</a></nav><h1>Fresh pasta</h1><p>Take <b>00 flour</b>,\nsalt.</p>"
+    "<h2>Cooking times</h2><table><tr><th>Shape<th>Minutes<tr><td>Lasagne<td>5</table><ul><li>Knead it.<li>Wait.</ul>"
+    "<pre>boil water\n\nsalt it</pre>",
+}
+RENDERED = {
+    "pasta.md": "<h3>Fresh pasta</h3><p>Take <strong>00 flour</strong>, <code>salt</code>, <em>eggs</em> (see "
+    '<a href="https://eggs.example/a" title="https://eggs.example/a" target="_blank" rel="noopener noreferrer">eggs</a>'
+    " and <span>mine</span>, a bowl).</p><h4>Cooking times</h4>"
+    '<div class="scroll"><table><thead><tr><th scope="col">Shape</th><th scope="col">Minutes</th></tr></thead>'
+    "<tbody><tr><td>Lasagne</td><td>5</td></tr></tbody></table></div>"
+    '<ol><li value="1">Knead it.</li><li value="2">Wait:</li></ol><ul><li data-depth="1">half an hour</li></ul>'
+    "<blockquote><p>Pasta waits for nobody.</p></blockquote>"
+    "<pre><code>boil water\n\nsalt it</code></pre><ul><li>☑ bought</li></ul><p><span>x</span></p>",
+    "pasta.html": "<h3>Fresh pasta</h3><p>Take 00 flour, salt.</p><h4>Cooking times</h4>"
+    '<div class="scroll"><table><thead><tr><th scope="col">Shape</th><th scope="col">Minutes</th></tr></thead>'
+    "<tbody><tr><td>Lasagne</td><td>5</td></tr></tbody></table></div><ul><li>Knead it.</li><li>Wait.</li></ul>"
+    "<pre><code>boil water\n\nsalt it</code></pre>",
+}
+"""A recipe as Markdown and as HTML, and the elements that the page makes of each."""
+
+
 @pytest.fixture(scope="session")
 def papers(start_server: Callable[..., Running], served_settings: dict[str, str], tiny_models: Path) -> Running:
-    """A server with a collection of a PDF of two pages and a note."""
+    """A server with a collection of a PDF of two pages, a note, and a recipe in Markdown and in HTML."""
     base = Path(served_settings["EDGE_SCRATCH_DIR"]).parent
     first = [(72, 720, 20, "Rivers"), (72, 690, 11, "They rise in spring,"), (72, 676, 11, "when the snow melts.")]
     rivers = pdf_bytes([first, [(72, 720, 11, "The bridge is closed then.")]])
-    texts = {"rivers.pdf": rivers, "note.md": "# A note\n\nThe garden is dry.\n"}
+    texts = {"rivers.pdf": rivers, "note.md": "# A note\n\nThe garden is dry.\n", **RECIPES}
     index(base, "papers", texts, "paper-collection", tiny_models)
     arguments = ("--port", "0", "-c", str(base / "paper-collection"), "--memory-path", str(base / "paper-memory"))
     return start_server(*arguments, runtime=base / "run-papers", usual=False)

@@ -247,6 +247,7 @@ class Site:
                 )
             ),
             *self._tools(),
+            Request("POST", "/v1/folders", {"path": str(Path(self.document).parent)}),
         ]  # fmt: skip
         for base in ("/memories", "/v1/memories"):
             found += [
@@ -339,7 +340,7 @@ def site(models: Path, base: Path, *, shards: int = 0) -> Iterator[Site]:
                 collection.index([base / "documents"])
         options = ServerOptions(
             collections=(str(base / "collection"),), memory=base / "memory", editor=Editor("true {path}"),
-            opener=Editor("true {path}"), places=places,
+            opener=Editor("true {path}"), adds_folders=places is None, places=places,
         )  # fmt: skip
         server = stack.enter_context(HttpServer(config, options))
         found = Site(server, base)

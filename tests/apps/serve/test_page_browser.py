@@ -80,7 +80,7 @@ def test_the_order_settles_layer_by_layer(opened: Opened, site: Running) -> None
         page.locator("#query").fill(f"query {len(layers)}")
         expect(page.locator(".hit .name")).to_have_text(expected)
         if layers:
-            expect(page.locator("#search-state")).to_contain_text(f"after layer {len(layers)}")
+            expect(page.locator("#search-state")).to_contain_text("putting the best first")
             expect(page.locator("#hits")).to_have_attribute("aria-busy", "true")
     expect(page.locator(".hit").first.locator(".snippet")).to_contain_text(third["text"].split("\n")[0])
 
@@ -145,7 +145,7 @@ def test_a_question_is_answered_and_followed_up(opened: Opened) -> None:
     expect(last).not_to_have_attribute("aria-busy", "true")
     last.locator("summary", has_text="How this was answered").click()
     expect(last.locator(".facts-list")).to_contain_text("plain")
-    expect(last.locator(".facts-list")).to_contain_text("extractive")
+    expect(last.locator(".facts-list")).to_contain_text("sentences of the documents")
     expect(last.locator(".rounds q").first).not_to_be_empty()
     page.get_by_role("button", name="New conversation").click()
     expect(page.locator(".turn")).to_have_count(0)
@@ -173,7 +173,7 @@ def test_citations_open_their_passages_and_turns_are_sent(opened: Opened, site: 
     page.locator("#question").fill("When?")
     page.locator("#ask-button").click()
     expect(page.locator(".said")).to_have_text("It floods every spring. 1 Not [7].")
-    expect(page.locator(".turn")).to_contain_text("read them before you rely on the answer")
+    expect(page.locator(".turn.guess .doubt")).to_contain_text("read it before you rely on it")
     page.get_by_role("button", name="Citation 1: river.md, line 3").click()
     expect(page.locator("#document .passage", has_text="floods every spring")).to_be_visible()
     page.keyboard.press("Escape")
@@ -184,6 +184,29 @@ def test_citations_open_their_passages_and_turns_are_sent(opened: Opened, site: 
     body = asked.value.post_data_json
     assert body["turns"] == [{"question": "When?", "answer": answer["text"], "standalone": "q?", "title": "The river"}]
     assert body["stream"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "said"),
+    [
+        ("answer", {"text": "In May."}, "In May."),
+        ("guess", {"text": "The nearest passage:\nIn May.", "uncertain": True}, "In May."),
+        ("without", {"text": "This is not in the documents.", "found": False}, "This is not in the documents."),
+    ],
+)
+def test_an_answer_looks_different_from_a_guess(opened: Opened, kind: str, answer: dict[str, Any], said: str) -> None:
+    stats = {"pipeline": "plain", "generator": "extractive"}
+    stats |= dict.fromkeys(("seconds", "search_s", "rerank_s", "generate_s"), 0)
+    usual = {"citations": [], "stats": stats, "found": True, "unsupported": [], "rounds": [], "uncertain": False}
+    nearest = [] if answer.get("found", True) else ["/notes/beds.md:7", "/notes/a.pdf p. 3"]
+    page = opened.go("ask")
+    answering(page, "/v1/ask", stream(("answer", {**usual, "nearest": nearest, **answer})))
+    page.locator("#question").fill("When?")
+    page.locator("#ask-button").click()
+    turn = page.locator(f".turn.{kind}")
+    expect(turn.locator(".said")).to_have_text(said)
+    expect(turn.locator(".doubt")).to_have_count(int(kind == "guess"))
+    expect(turn.locator(".plain .open")).to_have_text(["beds.md, line 7", "a.pdf, page 3"] if nearest else [])
 
 
 def test_an_answer_can_be_stopped_and_an_error_is_said(opened: Opened) -> None:
@@ -262,7 +285,7 @@ def test_memories_are_shown_by_scope(opened: Opened, site: Running) -> None:
 def test_collections_say_what_they_hold_and_what_was_left_out(opened: Opened) -> None:
     page = opened.go("collections")
     card = page.locator("#collections .card", has_text="hostile-collection")
-    expect(card.locator(".tag")).to_have_text("ok")
+    expect(card.locator(".tag")).to_have_text("ready")
     expect(card).to_contain_text("4 documents")
     card.locator("summary", has_text="1 file skipped").click()
     expect(card).to_contain_text("the file is binary")
@@ -273,6 +296,41 @@ def test_collections_say_what_they_hold_and_what_was_left_out(opened: Opened) ->
     expect(page.locator("#document")).to_contain_text("def quarry")
     page.keyboard.press("Escape")
     expect(card.locator(".files button")).to_be_focused()
+
+
+def test_a_folder_is_added_with_the_token(
+    browser: Any, start_server: Callable[..., Running], tiny_models: Path, tmp_path: Path
+) -> None:
+    base, data = tmp_path, str(tmp_path / "data")
+    for name in ("first", "more"):
+        (base / name).mkdir()
+        (base / name / f"{name}.md").write_text(f"# The {name} harbour\n\nThe {name} quay is long.\n")
+    arguments = ("--port", "0", "-c", str(base / "c"), "--add-folders", "--memory-path", str(base / "memory"))
+    server = start_server(*arguments, runtime=base / "run", usual=False, XDG_DATA_HOME=data)
+    body = {"path": str(base / "more")}
+    with server.client() as client:
+        assert client.post("/v1/folders", json=body).status_code == 401
+    assert server.process.stderr is not None
+    token = next(line for line in server.process.stderr if "once only" in line).rpartition(": ")[2].strip()
+    tab = Opened(browser, server.url)
+    tab.context.add_init_script(f"sessionStorage.setItem('edge-token', '{token}')")
+    page = tab.go("collections")
+    (base / "id_rsa").write_text("a key")
+    for name, said in (
+        ("none", "does not exist"), ("id_rsa", "is no folder"), ("more", "1 file added"), ("first", "1 file added"),
+    ):  # fmt: skip
+        page.locator("#folder").fill(str(base / name))
+        page.locator("#folder").press("Enter")
+        expect(page.locator("#collections .add")).to_contain_text(said)
+    expect(page.locator("#collections .card")).to_contain_text("2 documents, 2 passages")
+    tab.context.close()
+    server.stop()
+
+
+def test_only_a_server_that_says_so_adds_folders(site: Running, tmp_path: Path) -> None:
+    with site.client() as client:
+        answer = client.post("/v1/folders", json={"path": str(tmp_path)})
+    assert (answer.status_code, "--add-folders" in answer.json()["detail"]) == (501, True)
 
 
 def test_a_row_opens_its_result_and_marks_no_function_words(opened: Opened) -> None:
@@ -290,6 +348,8 @@ def test_all_collections_are_searched_and_filters_narrow_them(opened: Opened) ->
     search(page, "quarry river")
     expect(page.locator(".hit", has_text="source.py")).to_have_count(1)
     expect(page.locator(".hit", has_text="river.md")).to_have_count(1)
+    expect(page.locator("#filters")).to_be_hidden()
+    page.get_by_role("button", name="Options").click()
     page.locator("#filters").fill("type:markdown path:**/river.md")
     page.keyboard.press("Enter")
     expect(page.locator(".hit")).to_have_count(1)
@@ -300,13 +360,13 @@ def test_all_collections_are_searched_and_filters_narrow_them(opened: Opened) ->
 
 def test_views_begin_with_what_this_person_has(opened: Opened) -> None:
     page = opened.go("search")
-    title = page.locator("#search-examples a").first.inner_text()
+    heading = page.locator("#search-examples a").first.inner_text()
     page.locator("#search-examples a").first.click()
-    expect(page.locator("#query")).to_have_value(title)
+    expect(page.locator("#query")).to_have_value(heading)
     page = opened.go("ask")
     expect(page.locator("#pipeline")).to_be_hidden()  # without a language model there is one
     page.locator("#ask-examples a").first.click()
-    expect(page.locator("#question")).to_have_value(f"What does “{title}” say about ")
+    expect(page.locator("#question")).to_have_value(f"What does “{heading}” say?")
 
 
 def test_lists_in_memory_are_no_part_of_those_on_disk(opened: Opened) -> None:

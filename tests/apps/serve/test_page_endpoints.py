@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -43,7 +42,8 @@ def test_a_preview_holds_the_passage_and_what_stands_around_it(server: Running) 
     name = Path(hit["path"]).name
     lines = TEXTS[name].split("\n")
     assert found["path"] == hit["path"]
-    assert found["lines"] == [[i + 1, line] for i, line in enumerate(lines) if line]
+    assert [line[:2] for line in found["lines"]] == [[i + 1, line] for i, line in enumerate(lines) if line]
+    assert found["lines"][0][2] == "heading 1"
     assert (found["earlier"], found["later"], found["kind"]) == (None, None, "markdown")
     assert found["modified"] == hit["modified"]
 
@@ -51,7 +51,7 @@ def test_a_preview_holds_the_passage_and_what_stands_around_it(server: Running) 
 def test_the_parts_of_a_long_document_follow_each_other(long_document: Collection) -> None:
     path = long_document.files()[0].path
     part = preview(long_document, None, path, 200, 3_000)
-    assert any(number == 201 for number, _ in part["lines"])
+    assert any(number == 201 for number, _, _ in part["lines"])
     parts = [part]
     while parts[0]["earlier"] is not None:
         parts.insert(0, preview(long_document, parts[0]["earlier"], "", 1, 3_000))
@@ -59,8 +59,8 @@ def test_the_parts_of_a_long_document_follow_each_other(long_document: Collectio
         parts.append(preview(long_document, parts[-1]["later"], "", 1, 3_000))
     assert len(parts) > 5
     for each in parts:
-        assert sum(len(text) + 1 for _, text in each["lines"]) <= 3_000
-    seen = {number: text for each in parts for number, text in each["lines"]}
+        assert sum(len(text) + 1 for _, text, _ in each["lines"]) <= 3_000
+    seen = {number: text for each in parts for number, text, _ in each["lines"]}
     assert seen == {i + 1: line for i, line in enumerate(LONG.split("\n")) if line}
 
 
@@ -87,13 +87,27 @@ def test_results_bear_the_dates_of_their_files(server: Running) -> None:
         assert datetime.fromisoformat(result["modified"]).timestamp() == int(Path(result["path"]).stat().st_mtime)
 
 
-def test_examples_are_the_titles_that_changed_last_and_no_empty_ones() -> None:
-    db = sqlite3.connect(":memory:")
-    db.execute("CREATE TABLE files (title, mtime_ns)")
-    rows = [("Old", 1), ("Two", 2), ("One", 3), ("Two", 4), ("Long" * 9, 5), ("", 6), (None, 7), (b"bytes", 8)]
-    db.executemany("INSERT INTO files VALUES (?, ?)", rows)
-    assert db.execute(search._LATEST, (8, 3)).fetchall() == [("LongLong",), ("Two",), ("One",)]
-    db.close()
+def test_examples_are_headings_of_documents_and_no_names_of_files(tiny_models: Path, tmp_path: Path) -> None:
+    long = " ".join(f"This sentence number {number} is about the garden." for number in range(60))
+    texts = {
+        "beds.md": f"# The garden\n\nIt is dry.\n\nLate frosts\n-----------\n\n{long}\n\n## **Beds**\n\n{long}\n",
+        "plain.md": "No heading is here.\n", "code.py": "# The comment\n\n\ndef first_call():\n    pass\n",
+        "pasta.html": f"<h1>Pasta</h1><p>Is eaten.</p><h2>Cooking times</h2><p>{long}</p>",
+        "shed.md": "# The shed\n\nIt is old.\n", "bare.html": "<p>A page without headings.</p>",
+    }  # fmt: skip
+    for number, (name, text) in enumerate(texts.items()):
+        (tmp_path / "files").mkdir(exist_ok=True)
+        (tmp_path / "files" / name).write_text(text)
+        os.utime(tmp_path / "files" / name, (number, number))
+    config = Config(memory=10**11, models_dir=str(tiny_models), embedder="tiny-embedder")
+    with Collection(tmp_path / "collection", config=config) as collection:
+        collection.index([tmp_path / "files"])
+        found = search.examples(collection.database)
+    assert found == [
+        {"heading": "Cooking times", "title": "Pasta"},
+        {"heading": "Late frosts", "title": "The garden"},
+        {"heading": "The shed", "title": "The shed"},
+    ]
 
 
 def test_scopes_are_counted(server: Running) -> None:

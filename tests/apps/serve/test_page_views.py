@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.apps.serve.conftest import HOSTILE, SETTLED, Opened, Running, stream
+from tests.apps.serve.conftest import HOSTILE, RENDERED, SETTLED, Opened, Running, stream
 
 
 def test_a_document_opens_at_its_passage(opened: Opened) -> None:
@@ -19,6 +19,8 @@ def test_a_document_opens_at_its_passage(opened: Opened) -> None:
     page.locator(".hit", has_text="river.md").locator(".open").click()
     document = page.locator("#document")
     expect(document.locator("h2")).to_have_text("The river")
+    expect(document.locator("p.best")).to_contain_text("floods every spring")
+    document.get_by_role("button", name="Lines").click()
     best = document.locator(".line.passage", has_text="floods every spring")
     expect(best.locator(".number")).to_have_text("3")
     expect(document.locator(".line").nth(0)).to_contain_text("# The river")
@@ -29,13 +31,27 @@ def test_a_document_opens_at_its_passage(opened: Opened) -> None:
     expect(document).to_be_hidden()
 
 
+@pytest.mark.parametrize("name", RENDERED)
+def test_a_document_is_shown_as_it_is_read(browser: Any, papers: Running, name: str) -> None:
+    tab = Opened(browser, papers.url)
+    page = tab.go("search?q=lasagne+cooking+times")
+    page.locator(".hit", has_text=name).locator(".open").first.click()
+    prose = page.locator("#document .prose")
+    prose.wait_for()
+    html = prose.evaluate("prose => prose.innerHTML")
+    assert re.sub(r' class="(?:passage|best| )+"', "", html) == RENDERED[name]
+    tab.context.close()
+    assert not tab.complaints
+    assert not tab.elsewhere
+
+
 def test_a_pdf_opens_as_text_and_as_pages_with_the_passage_marked(browser: Any, papers: Running) -> None:
     tab = Opened(browser, papers.url)
     page = tab.go("search?q=snow")
     file = page.locator(".hit", has_text="rivers.pdf")  # of which the other page is the best place
     file.get_by_role("button", name="page 1", exact=True).click()
     document = page.locator("#document")
-    expect(document.locator(".lines")).to_contain_text("when the snow melts.")
+    expect(document.locator(".prose")).to_contain_text("when the snow melts.")
     document.get_by_role("button", name="Page", exact=True).click()
     sheet = document.locator("canvas.sheet")
     expect(sheet).to_have_attribute("aria-label", re.compile(r"Page 1 of 2\. Marked: .*when the snow melts\."))
@@ -52,7 +68,7 @@ def test_a_pdf_opens_as_text_and_as_pages_with_the_passage_marked(browser: Any, 
     assert not sheet.evaluate(yellow)
     expect(document.get_by_role("button", name="Next page")).to_be_disabled()
     document.get_by_role("button", name="Text", exact=True).click()
-    expect(document.locator(".lines")).to_contain_text("when the snow melts.")
+    expect(document.locator(".prose")).to_contain_text("when the snow melts.")
     tab.context.close()
     assert not tab.complaints
     assert not tab.elsewhere
@@ -318,6 +334,21 @@ def test_a_name_that_deceives_is_shown_with_escapes(opened: Opened) -> None:
     opened.go("collections").locator("summary", has_text="documents").first.click()
     expect(page.locator(".files .open").first).to_have_text(SHOWN)
     assert "\u202e" not in page.locator("body").inner_text()
+
+
+@pytest.mark.parametrize(
+    ("mail", "line"),
+    [
+        (("Ann", "Bo", "Boats", "2026-03-01T09:30:00+00:00"), "Ann to Bo, 2026-03-01 09:30: Boats"),
+        (("", "", "Chimney sweep", "2026-12-14T09:30:00+01:00"), "2026-12-14 09:30: Chimney sweep"),
+        (("Ann", "", "", ""), "Ann"),
+    ],
+)
+def test_a_line_names_what_a_mail_or_an_event_has(opened: Opened, mail: tuple[str, ...], line: str) -> None:
+    found = dict(zip(("sender", "recipients", "subject", "sent"), mail, strict=True))
+    hit = {"path": "/a.ics", "id": 1, "line_start": 1, "line_end": 1, "text": "Sweep.", "mail": found}
+    opened.page.route("**/v1/search", lambda route: route.fulfill(**streamed(("final", {"results": [hit]}))))
+    expect(used(opened, "search").locator(".hit .mail")).to_have_text(line)
 
 
 def test_where_nothing_is_indexed_the_page_says_how(

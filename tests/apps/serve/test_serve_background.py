@@ -58,7 +58,11 @@ def test_a_server_in_the_background_serves_until_it_is_stopped(verb: Verb) -> No
     assert psutil.Process(pid).ppid() != os.getpid(), "it would count as memory of the command, and end as its child"
     again = verb("serve", "--background", "--port", "0")
     assert again.code == 2
-    assert again.err.startswith("edge: a server of yours runs already")
+    url = started.out.partition(" on ")[2].split()[0]
+    assert again.err.startswith(f"edge: a server of yours runs already on {url} with /"), again.err
+    beside = verb("serve", "--port", url.rpartition(":")[2], "--memory", "10GB")
+    said = rf"edge: a server of yours runs already on {url} with /.* \(process {pid}\); `edge serve --stop` ends it"
+    assert (beside.code, bool(re.match(said, beside.err))) == (2, True), beside.err
     assert running_pid() == pid
     assert verb("serve", "--stop") == Ended(0, f"the server has ended (process {pid})\n", "")
 

@@ -85,6 +85,8 @@ def test_no_field_opens_a_path_an_address_or_a_model(here: Site, tiny_models: Pa
         told = []
         async with here.client() as client:
             for request in here.requests():
+                if request.kind == "/v1/folders":  # what `--add-folders` is for
+                    continue
                 fields = here.names(request)
                 for name, other in names:
                     for (place, changed), (_, same) in zip(
