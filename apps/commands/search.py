@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from edge.apps.collection.brief import brief, written
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import from_here
-from edge.apps.collection.registry import located
+from edge.apps.collection.registry import located, project_collection, project_root
 from edge.apps.commands.output import (
     SearchOutcome,
     folded,
@@ -47,6 +47,7 @@ _FURTHER = 5
 @click.command(cls=ManyOptions, everyday=("top_k", "where", "collections", "files", "min_score", "output", "memory"))
 @words_argument("query", stdin=True)
 @Search.add_to
+@click.option("--here", is_flag=True, help="Search the project that you are in, without `edge index` before.")
 @click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
 @click.option("--embedder", help="Model of the query's vector, if not the collection's own (must be the same).")
 @click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
@@ -59,6 +60,7 @@ _FURTHER = 5
 def search(
     query: str,
     options: Search,
+    here: bool,
     explain: bool,
     cluster: str | None,
     partial: bool,
@@ -89,7 +91,7 @@ def search(
     config = setup.config(embedder=embedder, reranker=reranker)
     if partial and cluster is None:
         raise InputError("--partial needs --cluster: one collection has no shards")
-    asked = replace(options, query=query, collections=located(collections))
+    asked = replace(options, query=query, **_where(collections, cluster, here))
     home = OwnHome(config, trace)
     if cluster is not None:
         from edge.apps.cluster.command import searched
@@ -120,6 +122,13 @@ def search(
         _print_stats(figures)
     home.write_trace()
     return 0 if found.hits else 1
+
+
+def _where(collections: tuple[str, ...], cluster: str | None, here: bool) -> dict[str, Any]:
+    if not here:
+        return {"collections": located(collections)}
+    root = project_root(collections or cluster)
+    return {"collections": {"": str(project_collection(root))}, "here": root}
 
 
 def _print(hits: list[Hit], output: str, health: Any, figures: dict[str, Any], explain: bool) -> None:

@@ -63,7 +63,7 @@ def database(tmp_path: Path, budget: MemoryBudget) -> Database:
 @pytest.fixture
 def prepare(database: Database, budget: MemoryBudget, tmp_path: Path) -> Callable[..., Preparation]:
     return lambda extractor, **options: Preparation(
-        database, Catalog(), extractor, budget, [str(tmp_path)], Tally(), **options
+        database, Catalog().due(database, [str(tmp_path)]), extractor, budget, Tally(), **options
     )
 
 
