@@ -22,7 +22,7 @@ from edge.apps.collection.filters import Conditions, Filters
 from edge.apps.collection.hits import Hit, kept, results_of
 from edge.apps.collection.models import CollectionModels, Searchable
 from edge.apps.collection.paths import Item, absolute, check_there, listed, resolved
-from edge.apps.collection.query import Query, checked_query
+from edge.apps.collection.query import Query, checked_query, mostly_code
 from edge.apps.collection.registry import existing_collection, holds_collection, is_of_project, located
 from edge.apps.collection.report import CollectionStatus, FileProgress, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
@@ -502,7 +502,7 @@ class Together(Closing):
             )  # fmt: skip
         if seen is not None:
             seen.fused(self._shown(parts, results_of(hits, chosen)))
-        if chosen.rerank:
+        if chosen.rerank and not mostly_code(hits):
             watch = None if seen is None else partial(seen.judged, hits)
             hits = first.rerank(parts.asked, hits, chosen.top_k, watch=watch, judged=chosen.judged, files=chosen.files)
         return self._shown(parts, kept(hits, chosen))

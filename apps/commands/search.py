@@ -80,8 +80,8 @@ def search(
     might read`; it must begin with one of them.
 
     Each result is shown with the probability that it answers, which decides the order and can be compared between
-    queries; --min-score compares it, and the page shows it, too. With --no-rerank it is the fused score of words and
-    vectors, which is no probability.
+    queries; --min-score compares it, and the page shows it, too. With --no-rerank, and where most candidates are code,
+    it is the fused score of words and vectors, which is no probability.
     """
     source = click.get_current_context().get_parameter_source("files")
     if source is ParameterSource.DEFAULT and output in ("text", "markdown"):
