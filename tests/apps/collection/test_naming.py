@@ -79,6 +79,24 @@ def test_a_search_puts_the_definition_before_its_uses(
         assert first() != "reading.py", "the names decide"
 
 
+@pytest.mark.parametrize(("suffix", "names"), [("py", ["a", "a", "b", "a"]), ("md", ["a", "a", "a", "b"])])
+def test_a_further_passage_of_a_file_of_code_counts_less(
+    tiny_models: Path, tmp_path: Path, suffix: str, names: list[str]
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    body = {"py": "def part_{0}():\n    return '{1}'\n\n\n", "md": "# Part {0}\n\n{1}\n\n"}[suffix]
+    rest = "There are fish and boats and ice. " * 9
+    flood = "The river floods the town. "
+    (folder / f"a.{suffix}").write_text("".join(body.format(part, 2 * flood + rest) for part in range(3)))
+    (folder / f"b.{suffix}").write_text(body.format(9, flood + rest))
+    with Collection(tmp_path / "c", config=config_of(tiny_models, tmp_path / "scratch")) as collection:
+        collection.index([folder])
+        hits = collection.candidates("lex: river floods town")
+        assert [Path(found.path).stem for found in hits] == names
+        assert [found.score for found in hits] == sorted((found.score for found in hits), reverse=True)
+
+
 @pytest.mark.parametrize(("code", "prose", "judged"), [(3, 1, False), (2, 2, True), (0, 2, True)])
 def test_a_list_of_mostly_code_keeps_the_order_of_retrieval(
     tiny_models: Path, tmp_path: Path, code: int, prose: int, judged: bool
