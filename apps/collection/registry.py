@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from hashlib import blake2b
 from pathlib import Path
 
 import platformdirs
@@ -127,6 +126,8 @@ def project_root(chosen: object = None) -> str:
 
 def project_collection(root: str) -> Path:
     """The directory of a project's own collection."""
+    from hashlib import blake2b  # only a search of a project waits for it
+
     digest = blake2b(os.fsencode(root), digest_size=8).hexdigest()
     return _projects() / f"{os.path.basename(root)[:40]}-{digest}"
 
