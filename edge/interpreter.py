@@ -7,8 +7,7 @@ import sys
 from edge.errors import CapabilityError
 
 FORKED = "import os; os.fork() and os._exit(0)\n"
-"""Before the code of a process that is no child of the one that starts it: it lives longer, and has a limit of its
-own."""
+"""Before the code of a process that outlives the one that starts it, and has a limit of its own."""
 
 
 def python(code: str, *arguments: str, isolated: bool = False) -> list[str]:

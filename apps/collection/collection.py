@@ -23,7 +23,7 @@ from edge.apps.collection.hits import Hit, kept, results_of
 from edge.apps.collection.models import CollectionModels, Searchable
 from edge.apps.collection.paths import Item, absolute, check_there, listed, resolved
 from edge.apps.collection.query import Query, checked_query, mostly_code
-from edge.apps.collection.registry import existing_collection, holds_collection, is_of_project, located
+from edge.apps.collection.registry import PROJECTS, existing_collection, holds_collection, located
 from edge.apps.collection.report import CollectionStatus, FileProgress, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
 from edge.apps.collection.searching import PassageSource, Seen, Within, candidates, is_nonsense, misspelled
@@ -204,18 +204,12 @@ class Collection(Searchable):
         return self._writer.update([absolute(path) for path in paths], progress=progress)
 
     def refresh(self, root: Item, query: str = "") -> None:
-        """Compares a folder with the collection by size and time, and makes a part of the new and changed files
-        searchable by words at once, about a megabyte: those with most of the query's words. The next call goes on.
-
-        Raises:
-            StorageError: another process keeps writing (`StoreBusy`), or the disk refuses.
-            BudgetExceeded: the limit is too small.
-        """
+        """Takes in by their words a megabyte of new and changed files below a folder, those with most of the query's
+        words first. Raises as `index` does, `StoreBusy` after 5 s."""
         self._writer.refresh(resolved(root), query)
 
     def complete(self) -> None:
-        """Reads what `refresh` has left, and makes the vectors; others may call `refresh` meanwhile. Raises as `index`
-        does."""
+        """Reads what `refresh` has left and makes the vectors. Others may write meanwhile. Raises as `index` does."""
         self._writer.complete()
 
     def add(
@@ -332,9 +326,8 @@ class Collection(Searchable):
         vectors: number of vectors in the index, to compare with the passages; None skips the comparison.
         """
         busy = self._lock.is_held()
-        remedy = (
-            "" if busy else f"edge index -c {shlex.quote(str(self.path))}" if is_of_project(self.path) else "edge index"
-        )
+        where = f" -c {shlex.quote(str(self.path))}" if self.path.parent.name == PROJECTS else ""
+        remedy = "" if busy else f"edge index{where}"
         with self.database.read() as db:
             due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
             rebuilding = Rebuilding(self.database, self.passages).trouble(db, "passages", remedy)

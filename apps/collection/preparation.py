@@ -3,6 +3,7 @@ files are held under leases. `promising`: the files to read first."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
@@ -10,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -274,55 +274,43 @@ def content_hash(path: Path) -> bytes:
 _LOOKED_AT = 1 << 20  # Bytes of a file that are looked at.
 _PER_FILE = 1_000  # Bytes that take as long to read as a file takes besides.
 _LENGTH = 10_000.0  # Of a file in which a word counts half.
-_ROW = 1_000  # Bytes of a file's row, with its path.
+_MOST, _ROW = 10_000, 1_000  # Files to choose from, and bytes of each.
+
+_Looked = tuple[FileRow, int, bytes]
+"""A file, its size, and how often it holds each word."""
 
 
 def promising(
     database: Database, catalog: Catalog, roots: Iterable[str], query: str, nbytes: int, budget: MemoryBudget
-) -> list[FileRow]:
-    """The due files with most of a query's words, best first, of which so many bytes can be read; without words the
-    oldest ones. The words are looked for as bytes, which takes a hundredth of the time of reading a file."""
+) -> Iterator[FileRow]:
+    """The due files with most of a query's words, best first, of which so many bytes can be read, at least one; without
+    words the oldest. The words are looked for as bytes, which takes a hundredth of the time of reading a file."""
     words = [stem(word.lower()).encode() for word in words_of(query) if word.lower() not in FUNCTION_WORDS]
-    due = catalog.due(database, frozenset(roots))
-    if not words:
-        return list(_taken(due, nbytes))
-    with budget.reserve("files to choose from", 0) as lease:
-        found: list[tuple[FileRow, int, bytes]] = []
-        for file in due:
-            if not len(found) % 1_000:
-                try:
-                    lease.resize((len(found) + 1_000) * (_ROW + len(words)))
-                except BudgetExceeded:  # the others wait until these are read
-                    break
-            found.append((file, *_looked_at(file.path, words)))
-        holding = [sum(map(bool, column)) for column in zip(*(counts for *_, counts in found), strict=True)]
-        weights = [math.log1p(len(found) / (1 + number)) for number in holding]
-
-        def score(size: int, counts: bytes) -> float:
-            long = 0.5 + size / _LENGTH
-            return sum(weight * count / (count + long) for weight, count in zip(weights, counts, strict=True))
-
-        found.sort(key=lambda each: -score(*each[1:]))
-        return list(_taken((file for file, *_ in found), nbytes))
+    looked = (_looked_at(file, words) for file in catalog.due(database, frozenset(roots)))
+    with budget.reserve("files to choose from", _MOST * _ROW if words else 0):
+        for file, size, _ in _best_first(list(itertools.islice(looked, _MOST))) if words else looked:
+            yield file
+            nbytes -= size + _PER_FILE
+            if nbytes < 0:
+                return
 
 
-def _looked_at(path: str, words: list[bytes]) -> tuple[int, bytes]:
-    """A file's size, and how often it holds each word."""
+def _looked_at(file: FileRow, words: list[bytes]) -> _Looked:
     try:
-        with os.fdopen(open_regular(Path(on_disk(path))), "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            text = (b"%s\n%s" % (path.encode(), file.read(_LOOKED_AT))).lower()
+        with os.fdopen(open_regular(Path(on_disk(file.path))), "rb", buffering=0) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            text = (b"%s\n%s" % (file.path.encode(), opened.read(_LOOKED_AT))).lower()
     except (OSError, Skipped):  # its reader will say why
-        return 0, bytes(len(words))
-    return size, bytes(min(255, text.count(word)) for word in words)
+        return file, 0, bytes(len(words))
+    return file, size, bytes(min(255, text.count(word)) for word in words)
 
 
-def _taken(files: Iterable[FileRow], nbytes: int) -> Iterator[FileRow]:
-    """At least one."""
-    for file in files:
-        yield file
-        with suppress(OSError):
-            nbytes -= os.stat(on_disk(file.path)).st_size
-        nbytes -= _PER_FILE
-        if nbytes < 0:
-            return
+def _best_first(found: list[_Looked]) -> list[_Looked]:
+    holding = [sum(map(bool, column)) for column in zip(*(counts for *_, counts in found), strict=True)]
+    weights = [math.log1p(len(found) / (1 + number)) for number in holding]
+
+    def score(size: int, counts: bytes) -> float:
+        long = 0.5 + size / _LENGTH
+        return sum(weight * count / (count + long) for weight, count in zip(weights, counts, strict=True))
+
+    return sorted(found, key=lambda each: -score(*each[1:]))

@@ -1,5 +1,4 @@
-"""A project that is searched without `edge index` before: `refresh` before each search, and `complete` in the
-background."""
+"""A project that is searched without `edge index` before: `refresh` at each search, `complete` in the background."""
 
 from __future__ import annotations
 
@@ -15,20 +14,17 @@ from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import StoreBusy
 from edge.interpreter import FORKED, python
-from edge.trace import Trace
 
 _LOCK = "background.lock"
 _NICE = 10  # One that starves while it holds a lock would make searches wait.
 
 
-def refresh(
-    root: str, query: str, config: Config, trace: Trace | None = None, budget: MemoryBudget | None = None
-) -> None:
+def refresh(root: str, query: str, config: Config, budget: MemoryBudget | None = None) -> None:
     """Brings the collection of a project up to date, with a part of the files at once; not while somebody else changes
     it. The rest is left to a process in the background."""
     from edge.apps.collection.collection import Collection
 
-    with Collection(project_collection(root), config=config, trace=trace, budget=budget) as collection:
+    with Collection(project_collection(root), config=config, budget=budget) as collection:
         with suppress(StoreBusy):
             collection.refresh(root, query)
         finished = bool(collection.health())
@@ -50,15 +46,11 @@ def _go_on(collection: Path, config: Config) -> None:
     first.wait()
 
 
-def complete(collection: str, settings: str) -> None:
+def complete(path: str, settings: str) -> None:
     """The work of the process in the background."""
     from edge.apps.collection.collection import Collection
 
     os.nice(_NICE)
     config = Config.load(flags=json.loads(settings))
-    with (
-        suppress(StoreBusy),
-        WriterLock(Path(collection) / _LOCK, seconds=0)(),
-        Collection(collection, config=config) as opened,
-    ):
-        opened.complete()
+    with suppress(StoreBusy), WriterLock(Path(path) / _LOCK, seconds=0)(), Collection(path, config=config) as own:
+        own.complete()

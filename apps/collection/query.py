@@ -110,8 +110,7 @@ def checked_query(text: str) -> str:
 FILE, FOLDER, DEFINED = 0.2, 0.1, 0.2
 """Weights of the shares of words that the query has: of the file's name, its folder's, and what a passage defines."""
 
-AGAIN = 0.8
-"""What the score of each further passage of a file of code is multiplied by: the next result is another file."""
+AGAIN = 0.8  # The factor of the score of each further passage of a file of code.
 
 CODE_KIND = "code"
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")

@@ -18,7 +18,7 @@ from edge.files.sealed import read_sealed, write_sealed
 DEFAULT = "default"
 """The name of the collection that is used where none is named, unless another one has this name."""
 
-PROJECT = ".edge"
+PROJECT, PROJECTS = ".edge", "projects"
 
 _REMEDY = "remove it and give your collections their names again with `edge collections add`; nothing else is lost"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -109,9 +109,8 @@ def located(chosen: Sequence[str]) -> dict[str, str]:
 
 
 def project_root(chosen: object = None) -> str:
-    """The project of the working directory: the nearest folder from there upward that holds `.git`, or else this
-    directory. Raises `InputError` if it is gone or holds everything of the user, or if another collection is
-    `chosen`."""
+    """The nearest folder from the working directory upward that holds `.git`, or else this directory. Raises
+    `InputError` if it is gone or holds everything of the user, or if another collection is `chosen`."""
     if chosen:
         raise InputError("--here searches the project that you are in: leave out -c and --cluster")
     try:
@@ -129,12 +128,5 @@ def project_collection(root: str) -> Path:
     from hashlib import blake2b  # only a search of a project waits for it
 
     digest = blake2b(os.fsencode(root), digest_size=8).hexdigest()
-    return _projects() / f"{os.path.basename(root)[:40]}-{digest}"
-
-
-def is_of_project(collection: Path) -> bool:
-    return collection.parent == _projects()
-
-
-def _projects() -> Path:
-    return platformdirs.user_data_path("edge-rag", appauthor=False) / "projects"
+    folder = platformdirs.user_data_path("edge-rag", appauthor=False) / PROJECTS
+    return folder / f"{os.path.basename(root)[:40]}-{digest}"

@@ -61,13 +61,8 @@ _COPIES, _PER_TEXT = 8, 1_000
 """Memory of a text while it is cut: bytes per byte of the text, and bytes besides. Measured with a text of 4 MB."""
 
 
-_AT_ONCE = 1_000_000
-"""Bytes of files that a search waits for: about a second."""
-
-_PATIENCE_S = 5.0
-_STEP, _PAUSE_S = 300_000, 0.15
-"""Bytes that are read in the background before others may write, and a pause in which they notice it: SQLite tries ten
-times a second."""
+_AT_ONCE, _PATIENCE_S = 1_000_000, 5.0  # Bytes of files that a search waits for (a second), and how long for others.
+_STEP, _PAUSE_S = 300_000, 0.15  # Bytes between which the background lets others write. SQLite tries every 0.1 s.
 
 
 class CollectionWriter:
@@ -141,23 +136,21 @@ class CollectionWriter:
 
     def complete(self) -> None:
         self._models.check_room("indexing", rerank=False, candidates=0, writes=True, extra=INDEXING)
-        index = self._claimed()
-        while self._step():
+        index, left = self._claimed(), True
+        while left:
             time.sleep(_PAUSE_S)
+            with self._lock():
+                left = self._read_some("", _STEP, Tally())
         self.close()
         self._rebuilding.finish(index)  # which shares the collection with other writers
         with self._lock():
             self._make_way(lambda: index.maintain(self._database.write))
 
-    def _step(self) -> bool:
-        with self._lock():
-            return self._read_some("", _STEP, Tally())
-
     def _read_some(self, query: str, nbytes: int, tally: Tally) -> bool:
         """Adds the most promising due files, without their vectors. False if none was left."""
         with self._database.read() as db:
             roots = read_roots(db)
-        files = promising(self._database, self._catalog, roots, query, nbytes, self._budget)
+        files = list(promising(self._database, self._catalog, roots, query, nbytes, self._budget))
         if files:
             self._read(files, self._vectors(), tally)
         return bool(files)

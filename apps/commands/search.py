@@ -91,7 +91,9 @@ def search(
     config = setup.config(embedder=embedder, reranker=reranker)
     if partial and cluster is None:
         raise InputError("--partial needs --cluster: one collection has no shards")
-    asked = replace(options, query=query, **_where(collections, cluster, here))
+    root = project_root(collections or cluster) if here else ""
+    places = {"": str(project_collection(root))} if root else located(collections)
+    asked = replace(options, query=query, here=root, collections=places)
     home = OwnHome(config, trace)
     if cluster is not None:
         from edge.apps.cluster.command import searched
@@ -122,13 +124,6 @@ def search(
         _print_stats(figures)
     home.write_trace()
     return 0 if found.hits else 1
-
-
-def _where(collections: tuple[str, ...], cluster: str | None, here: bool) -> dict[str, Any]:
-    if not here:
-        return {"collections": located(collections)}
-    root = project_root(collections or cluster)
-    return {"collections": {"": str(project_collection(root))}, "here": root}
 
 
 def _print(hits: list[Hit], output: str, health: Any, figures: dict[str, Any], explain: bool) -> None:

@@ -44,7 +44,7 @@ def files_server(collections: Together, project: str = "") -> MCPServer[Any]:
         """
         asked = SearchOptions.from_json(options)
         if project:
-            refresh(project, query, collections.first.config, budget=collections.budget)
+            refresh(project, query, collections.first.config, collections.budget)
         hits = collections.search(query, options=asked)
         if asked.brief:
             health = collections.health()

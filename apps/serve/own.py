@@ -99,7 +99,7 @@ class ServedHome:
     def refresh(self, root: str, query: str) -> None:
         server = self._call.server
         self._call.library.check_served(project_collection(root))
-        refresh(root, query, server.config, self.trace, server.budget)
+        refresh(root, query, server.config, server.budget)
 
     def rerank(self, asked: Rerank, work: Callable[[Reranker], Result]) -> Result:
         return self._call.library.reranker(self._installed(asked.model) or DEFAULT_RERANKER).run(work)

@@ -102,7 +102,7 @@ class OwnHome:
     def refresh(self, root: str, query: str) -> None:
         from edge.apps.collection.project import refresh
 
-        refresh(root, query, self.config, self.trace)
+        refresh(root, query, self.config)
 
     def rerank(self, asked: Rerank, work: Callable[[Reranker], Result]) -> Result:
         from edge.apps.store.planning import check_texts

@@ -112,7 +112,7 @@ def test_files_with_the_words_of_a_query_are_read_first(
     for name, text in texts.items():
         (tmp_path / f"{name}.txt").write_text(text)
     (tmp_path / "09.txt").unlink()
-    found = promising(database, Catalog(), [str(tmp_path)], query, nbytes, budget)
+    found = list(promising(database, Catalog(), [str(tmp_path)], query, nbytes, budget))
     assert [Path(file.path).stem for file in found] == chosen
     assert "files to choose from" not in budget.holders()
 
