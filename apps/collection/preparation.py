@@ -276,8 +276,7 @@ _PER_FILE = 1_000  # Bytes that take as long to read as a file takes besides.
 _LENGTH = 10_000.0  # Of a file in which a word counts half.
 _MOST, _ROW = 10_000, 1_000  # Files to choose from, and bytes of each.
 
-_Looked = tuple[FileRow, int, bytes]
-"""A file, its size, and how often it holds each word."""
+_Looked = tuple[FileRow, int, bytes]  # A file, its size, and how often it holds each word.
 
 
 def promising(

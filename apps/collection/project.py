@@ -39,11 +39,10 @@ def _go_on(collection: Path, config: Config) -> None:
         return
     settings = {"memory": config.memory, "models_dir": config.models_dir, "embedder": config.embedder}
     code = f"{FORKED}from edge.apps.collection.project import complete\ncomplete(*sys.argv[1:])"
-    first = subprocess.Popen(
+    subprocess.run(
         python(code, str(collection), json.dumps(settings)), cwd=collection, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True,
     )  # fmt: skip
-    first.wait()
 
 
 def complete(path: str, settings: str) -> None:

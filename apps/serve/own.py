@@ -97,9 +97,8 @@ class ServedHome:
         yield self._call.library.together_in(_named(places))
 
     def refresh(self, root: str, query: str) -> None:
-        server = self._call.server
         self._call.library.check_served(project_collection(root))
-        refresh(root, query, server.config, server.budget)
+        refresh(root, query, self._call.server.config, self._call.server.budget)
 
     def rerank(self, asked: Rerank, work: Callable[[Reranker], Result]) -> Result:
         return self._call.library.reranker(self._installed(asked.model) or DEFAULT_RERANKER).run(work)
