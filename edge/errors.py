@@ -56,6 +56,10 @@ class StorageError(EdgeError):
     """The disk reported an error (full, read-only, permission). Unfinished writes have been undone."""
 
 
+class StoreBusy(StorageError):
+    """Another writer has had the store for longer than one waits."""
+
+
 @contextmanager
 def as_storage_error(what: str) -> Iterator[None]:
     """Raises errors of the system as `StorageError`: `what`, such as that a file cannot be written, and the reason."""

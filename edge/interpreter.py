@@ -6,6 +6,9 @@ import sys
 
 from edge.errors import CapabilityError
 
+FORKED = "import os; os.fork() and os._exit(0)\n"
+"""Before the code of a process that outlives the one that starts it, and has a limit of its own."""
+
 
 def python(code: str, *arguments: str, isolated: bool = False) -> list[str]:
     """The command that runs `code` with this process's import path; `isolated`: without Python's environment variables.

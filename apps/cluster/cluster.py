@@ -21,7 +21,7 @@ from edge.apps.collection.excerpts import NotIndexed
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, kept, reranked, results_of
 from edge.apps.collection.models import CollectionModels
-from edge.apps.collection.query import Query, checked_query
+from edge.apps.collection.query import Query, checked_query, mostly_code
 from edge.apps.collection.searching import Floats, Seen, Within, candidates, is_nonsense, misspelled, shown
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.lexical import Statistics, respelled, shown_weights
@@ -142,7 +142,7 @@ class Cluster(Closing):
         spelled, parts, nonsense, hits, weights = result
         if seen is not None:
             seen.fused([shown(hit, weights) for hit in results_of(hits, chosen)])
-        if chosen.rerank:
+        if chosen.rerank and not mostly_code(hits):
             watch = None if seen is None else functools.partial(seen.judged, hits)
             with self.trace.timed("search.rerank_s", "rerank", "search"):
                 hits = reranked(self.models, parts.asked, hits, chosen.top_k, watch, chosen.judged, chosen.files)

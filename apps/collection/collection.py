@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,8 +22,8 @@ from edge.apps.collection.filters import Conditions, Filters
 from edge.apps.collection.hits import Hit, kept, results_of
 from edge.apps.collection.models import CollectionModels, Searchable
 from edge.apps.collection.paths import Item, absolute, check_there, listed, resolved
-from edge.apps.collection.query import Query, checked_query
-from edge.apps.collection.registry import existing_collection, holds_collection, locate
+from edge.apps.collection.query import Query, checked_query, mostly_code
+from edge.apps.collection.registry import PROJECTS, existing_collection, holds_collection, located
 from edge.apps.collection.report import CollectionStatus, FileProgress, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
 from edge.apps.collection.searching import PassageSource, Seen, Within, candidates, is_nonsense, misspelled
@@ -202,6 +203,15 @@ class Collection(Searchable):
         lie below no root of the collection, and paths that its ignore files exclude. Raises as `index` does."""
         return self._writer.update([absolute(path) for path in paths], progress=progress)
 
+    def refresh(self, root: Item, query: str = "") -> None:
+        """Takes in by their words a megabyte of new and changed files below a folder, those with most of the query's
+        words first. Raises as `index` does, `StoreBusy` after 5 s."""
+        self._writer.refresh(resolved(root), query)
+
+    def complete(self) -> None:
+        """Reads what `refresh` has left and makes the vectors. Others may write meanwhile. Raises as `index` does."""
+        self._writer.complete()
+
     def add(
         self, items: Item | Sequence[Item], *, ids: Sequence[str] | None = None, title: str | Sequence[str] = ""
     ) -> list[str]:
@@ -316,7 +326,8 @@ class Collection(Searchable):
         vectors: number of vectors in the index, to compare with the passages; None skips the comparison.
         """
         busy = self._lock.is_held()
-        remedy = "" if busy else "edge index"
+        where = f" -c {shlex.quote(str(self.path))}" if self.path.parent.name == PROJECTS else ""
+        remedy = "" if busy else f"edge index{where}"
         with self.database.read() as db:
             due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]
             rebuilding = Rebuilding(self.database, self.passages).trouble(db, "passages", remedy)
@@ -410,9 +421,15 @@ class Together(Closing):
 
     @classmethod
     def opened(
-        cls, chosen: Sequence[str], config: Config, trace: Trace | None = None, *, candidates: int = POOL
+        cls,
+        chosen: Sequence[str] | Mapping[str, str],
+        config: Config,
+        trace: Trace | None = None,
+        *,
+        candidates: int = POOL,
     ) -> Together:
-        """Opens collections for reading, by names or directories; if none is given, the default collection.
+        """Opens collections for reading, by names or directories, or by names with their directories; if none is given,
+        the default collection.
         `candidates` are the passages that a search will rank, so that a refusal can name a sufficient limit."""
         budget = opened_budget(
             "the collection", config.memory, config, candidates=candidates, databases=max(1, len(set(chosen)))
@@ -420,8 +437,8 @@ class Together(Closing):
         found: dict[str, Collection] = {}
         places: dict[Path, str] = {}
         with ExitStack() as stack:
-            for name in chosen or [""]:
-                path = locate(name or None)
+            for name, place in (chosen if isinstance(chosen, Mapping) else located(chosen)).items():
+                path = Path(place)
                 if path in places:
                     continue
                 places[path] = name
@@ -478,7 +495,7 @@ class Together(Closing):
             )  # fmt: skip
         if seen is not None:
             seen.fused(self._shown(parts, results_of(hits, chosen)))
-        if chosen.rerank:
+        if chosen.rerank and not mostly_code(hits):
             watch = None if seen is None else partial(seen.judged, hits)
             hits = first.rerank(parts.asked, hits, chosen.top_k, watch=watch, judged=chosen.judged, files=chosen.files)
         return self._shown(parts, kept(hits, chosen))

@@ -117,11 +117,15 @@ class Discovery:
 
     def compare(self, scanned: Scanned, roots: Sequence[str]) -> None:
         every_root = frozenset(roots)
-        marks = (mark for entry in scanned(self._is_known) if (mark := self._judge(entry, every_root)) is not None)
-        while batch := list(itertools.islice(marks, _BATCH)):
-            with self._database.write() as db:
-                for mark in batch:
-                    self._write(db, mark)
+        judged = (self._judge(entry, every_root) for entry in scanned(self._is_known))
+        batch: list[_Mark | None] = [None]
+        while batch:
+            with self._database.read():  # one for the whole scan would keep the log from being emptied
+                batch = list(itertools.islice(judged, _BATCH))
+            if marks := list(filter(None, batch)):
+                with self._database.write() as db:
+                    for mark in marks:
+                        self._write(db, mark)
         with self._database.write() as db:
             self._mounts.write(db)
 
@@ -162,7 +166,6 @@ class Discovery:
         return row.is_as(found.stamp)
 
     def _known(self, path: str) -> FileRow | None:
-        """In its own transaction. One for the whole scan would keep the log from being emptied."""
         with self._database.read() as db:
             return self._catalog.find(db, path)
 

@@ -116,7 +116,7 @@ _Batch = list[tuple[_File, list[tuple[int, Chunk]]]]
 
 class Intake:
     def __init__(
-        self, database: Database, catalog: Catalog, index: VectorIndex, tally: Tally, *,
+        self, database: Database, catalog: Catalog, index: VectorIndex | None, tally: Tally, *,
         extractor: Extractor | None = None, advance: Advance | None = None,
     ) -> None:  # fmt: skip
         """`index` loses the vectors of removed chunks. `extractor` pauses where a batch needs its memory."""

@@ -4,7 +4,7 @@ in code are its words."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edge.apps.collection.filters import Filters
@@ -110,6 +110,8 @@ def checked_query(text: str) -> str:
 FILE, FOLDER, DEFINED = 0.2, 0.1, 0.2
 """Weights of the shares of words that the query has: of the file's name, its folder's, and what a passage defines."""
 
+AGAIN = 0.8  # The factor of the score of each further passage of a file of code.
+
 CODE_KIND = "code"
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _DEFINED = re.compile(
@@ -118,6 +120,11 @@ _DEFINED = re.compile(
 )
 
 _PAIR = 2  # A name of fewer words counts less: many queries have one of its words by chance.
+
+
+def mostly_code(hits: Sequence[Hit]) -> bool:
+    """Whether a list keeps the order of retrieval, which ranks code better than the reranker does."""
+    return sum(hit.kind == CODE_KIND for hit in hits) > len(hits) / 2
 
 
 class Names:

@@ -1,5 +1,5 @@
 """`Registry`: the names of the user's collections, a file among the user's own data that no project can replace.
-`locate` finds a collection by its name or its place."""
+`locate` finds a collection by its name or its place, `project_collection` the own one of a project."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import platformdirs
 
+from edge.apps.collection.paths import resolved
 from edge.apps.store.folder import COLLECTION
 from edge.errors import CollectionMissing, CorruptBlock, InputError, StorageError
 from edge.files.sealed import read_sealed, write_sealed
@@ -17,7 +18,7 @@ from edge.files.sealed import read_sealed, write_sealed
 DEFAULT = "default"
 """The name of the collection that is used where none is named, unless another one has this name."""
 
-PROJECT = ".edge"
+PROJECT, PROJECTS = ".edge", "projects"
 
 _REMEDY = "remove it and give your collections their names again with `edge collections add`; nothing else is lost"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -105,3 +106,27 @@ def existing_collection(folder: Path) -> Path:
 def located(chosen: Sequence[str]) -> dict[str, str]:
     """By the names that they were chosen by; the usual one if none is."""
     return {name: str(locate(name or None)) for name in chosen or ("",)}
+
+
+def project_root(chosen: object = None) -> str:
+    """The nearest folder from the working directory upward that holds `.git`, or else this directory. Raises
+    `InputError` if it is gone or holds everything of the user, or if another collection is `chosen`."""
+    if chosen:
+        raise InputError("--here searches the project that you are in: leave out -c and --cluster")
+    try:
+        here = Path(resolved(os.getcwd()))
+    except FileNotFoundError:
+        raise InputError("the folder that you are in is gone") from None
+    root = next((folder for folder in (here, *here.parents) if os.path.lexists(folder / ".git")), here)
+    if root in (Path(root.anchor), Path.home().resolve()):
+        raise InputError(f"{root} is no project: search in a folder below it, or name folders to `edge index`")
+    return str(root)
+
+
+def project_collection(root: str) -> Path:
+    """The directory of a project's own collection."""
+    from hashlib import blake2b  # only a search of a project waits for it
+
+    digest = blake2b(os.fsencode(root), digest_size=8).hexdigest()
+    folder = platformdirs.user_data_path("edge-rag", appauthor=False) / PROJECTS
+    return folder / f"{os.path.basename(root)[:40]}-{digest}"

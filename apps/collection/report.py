@@ -217,7 +217,7 @@ def contents(db: Connection) -> dict[str, Any]:
 def unfinished(due: int, busy: bool, *, embedding: bool) -> str:
     waiting = f"{counted(due, 'file')} {'is' if due == 1 else 'are'}"
     if not busy:
-        return f"a run was interrupted, {waiting} waiting" if due else "a run was interrupted at its end"
+        return f"{waiting} waiting to be read" if due else "a run was interrupted at its end"
     if due:
         return f"{waiting} being read"
     return "passages are being made searchable by meaning" if embedding else "the index is being tidied"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from edge.apps.collection.catalog import Catalog, groups, is_mail, not_stored, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters, NoSuchType
 from edge.apps.collection.hits import Hit, Stages, modified
-from edge.apps.collection.query import BEGINNING, CODE_KIND, Names, checked_query, left_out
+from edge.apps.collection.query import AGAIN, BEGINNING, CODE_KIND, Names, checked_query, left_out
 from edge.apps.collection.schema import FULL_TEXT, description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import Mail, unpacked
@@ -388,6 +388,12 @@ class _Fusion:
             min(1.0, self.names.raised(hit) + self.bonus * bool(other)) for hit, other in zip(hits, others, strict=True)
         ]
         order = sorted(zip(scores, hits, strict=True), key=lambda pair: -pair[0])
+        files = Counter[int]()
+        for at, (score, hit) in enumerate(order):
+            if hit.kind == CODE_KIND:
+                order[at] = score * AGAIN ** files[hit.file], hit
+                files[hit.file] += 1
+        order.sort(key=lambda pair: -pair[0])
         for rank, (score, hit) in enumerate(order, 1):
             yield replace(hit, score=score, stages=replace(hit.stages, fused_rank=rank, fused_score=score))
 

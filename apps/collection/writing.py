@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
 from functools import partial
@@ -13,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, files_below
+from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, FileRow, files_below
 from edge.apps.collection.discovery import Discovery, Entry, Scanned, follow_move
 from edge.apps.collection.indexing import Advance, Intake
 from edge.apps.collection.models import CollectionModels
@@ -30,7 +31,7 @@ from edge.apps.collection.paths import (
     resolved,
     with_nested,
 )
-from edge.apps.collection.preparation import Preparation, Prepared, with_more_memory
+from edge.apps.collection.preparation import Preparation, Prepared, promising, with_more_memory
 from edge.apps.collection.report import FileProgress, IndexReport, Tally
 from edge.apps.collection.schema import forget_roots, read_roots, register_roots
 from edge.apps.documents.base import NO_STAMP, WORKER_NBYTES, Extracted, FoundFile
@@ -58,6 +59,10 @@ Result = TypeVar("Result")
 
 _COPIES, _PER_TEXT = 8, 1_000
 """Memory of a text while it is cut: bytes per byte of the text, and bytes besides. Measured with a text of 4 MB."""
+
+
+_AT_ONCE, _PATIENCE_S = 1_000_000, 5.0  # Bytes of files that a search waits for (a second), and how long for others.
+_STEP, _PAUSE_S = 300_000, 0.15  # Bytes between which the background lets others write. SQLite tries every 0.1 s.
 
 
 class CollectionWriter:
@@ -117,6 +122,39 @@ class CollectionWriter:
 
         return self._run(scanned, roots, present, settled, retry=retry, progress=progress, missing=missing)
 
+    def refresh(self, root: str, query: str) -> None:
+        with self._lock(_PATIENCE_S):
+            with self._database.write() as db:
+                register_roots(db, [root])
+            present, tally = self._present([root], frozenset())[0], Tally()
+            discovery = Discovery(self._database, self._catalog, self._vectors(), tally)
+            discovery.compare(
+                lambda known: scan(present, exclude=[self._path], unchanged=known, budget=self._budget), [root]
+            )
+            self._read_some(query, _AT_ONCE, tally)
+            discovery.remove_unseen(self._present(present, frozenset())[0])
+
+    def complete(self) -> None:
+        self._models.check_room("indexing", rerank=False, candidates=0, writes=True, extra=INDEXING)
+        index, left = self._claimed(), True
+        while left:
+            time.sleep(_PAUSE_S)
+            with self._lock():
+                left = self._read_some("", _STEP, Tally())
+        self.close()
+        self._rebuilding.finish(index)  # which shares the collection with other writers
+        with self._lock():
+            self._make_way(lambda: index.maintain(self._database.write))
+
+    def _read_some(self, query: str, nbytes: int, tally: Tally) -> bool:
+        """Adds the most promising due files, without their vectors. False if none was left."""
+        with self._database.read() as db:
+            roots = read_roots(db)
+        files = list(promising(self._database, self._catalog, roots, query, nbytes, self._budget))
+        if files:
+            self._read(files, self._vectors(), tally)
+        return bool(files)
+
     def update(self, paths: Iterable[str], *, progress: FileProgress | None) -> IndexReport:
         with self._lock():
             with self._database.read() as db:
@@ -152,7 +190,8 @@ class CollectionWriter:
                 tally = Tally()
                 with self._budget.reserve("texts to add", _added_nbytes(texts)):
                     prepared = (self._prepared(name, text, title) for name, (text, title) in texts.items())
-                    self._take(prepared, self._index(), tally)
+                    self._take(prepared, index := self._index(), tally)
+                    self._embed(index, tally)
                     self._maintain(tally)
         return names
 
@@ -262,13 +301,9 @@ class CollectionWriter:
                 note(db, "indexing")
             if self._extractor is None:
                 self._check_room()
-                self._extractor = Extractor(budget=self._budget, trace=self._trace)
             advance = None if progress is None else self._advance(scopes, progress)
-            with Preparation(
-                self._database, self._catalog, self._extractor, self._budget, scopes, tally,
-                waits=None if advance is None else advance.reading,
-            ) as preparation:  # fmt: skip
-                self._take(preparation, index, tally, advance)
+            self._read(self._catalog.due(self._database, scopes), index, tally, advance)
+            self._embed(index, tally, advance)
         elif interrupted:
             self._index()
         with tally.timed("commit_s"):  # last, because a moved file passes its vectors on to its new name
@@ -281,14 +316,25 @@ class CollectionWriter:
                 forget(db, "indexing")
         return tally.report(missing)
 
-    def _take(
-        self, files: Iterable[Prepared], index: VectorIndex, tally: Tally, advance: Advance | None = None
+    def _read(
+        self, due: Iterable[FileRow], index: VectorIndex | None, tally: Tally, advance: Advance | None = None
     ) -> None:
-        """Adds files: first their words, then their vectors."""
+        if self._extractor is None:
+            self._extractor = Extractor(budget=self._budget, trace=self._trace)
+        waits = None if advance is None else advance.reading
+        with Preparation(self._database, due, self._extractor, self._budget, tally, waits=waits) as preparation:
+            self._take(preparation, index, tally, advance)
+
+    def _take(
+        self, files: Iterable[Prepared], index: VectorIndex | None, tally: Tally, advance: Advance | None = None
+    ) -> None:
+        """Adds files with their words. Their vectors are made afterwards."""
         with self._database.write() as db:
             self._rebuilding.postpone(db, self._catalog.last_chunk(db))
-        reused, seconds = self._source.reused, self._source.seconds
         Intake(self._database, self._catalog, index, tally, extractor=self._extractor, advance=advance).take(files)
+
+    def _embed(self, index: VectorIndex, tally: Tally, advance: Advance | None = None) -> None:
+        reused, seconds = self._source.reused, self._source.seconds
         told = None if advance is None else advance.embedded
         with nullcontext() if advance is None else advance.embedding():
             with_more_memory(self._extractor, lambda: self._rebuilding.finish(index, told))

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from edge.apps.collection.brief import brief, written
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import from_here
-from edge.apps.collection.registry import located
+from edge.apps.collection.registry import located, project_collection, project_root
 from edge.apps.commands.output import (
     SearchOutcome,
     folded,
@@ -47,6 +47,7 @@ _FURTHER = 5
 @click.command(cls=ManyOptions, everyday=("top_k", "where", "collections", "files", "min_score", "output", "memory"))
 @words_argument("query", stdin=True)
 @Search.add_to
+@click.option("--here", is_flag=True, help="Search the project that you are in, without `edge index` before.")
 @click.option("--explain", is_flag=True, help="Show the score that each stage gave to each result.")
 @click.option("--embedder", help="Model of the query's vector, if not the collection's own (must be the same).")
 @click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
@@ -59,6 +60,7 @@ _FURTHER = 5
 def search(
     query: str,
     options: Search,
+    here: bool,
     explain: bool,
     cluster: str | None,
     partial: bool,
@@ -78,8 +80,8 @@ def search(
     might read`; it must begin with one of them.
 
     Each result is shown with the probability that it answers, which decides the order and can be compared between
-    queries; --min-score compares it, and the page shows it, too. With --no-rerank it is the fused score of words and
-    vectors, which is no probability.
+    queries; --min-score compares it, and the page shows it, too. With --no-rerank, and where most candidates are code,
+    it is the fused score of words and vectors, which is no probability.
     """
     source = click.get_current_context().get_parameter_source("files")
     if source is ParameterSource.DEFAULT and output in ("text", "markdown"):
@@ -89,7 +91,9 @@ def search(
     config = setup.config(embedder=embedder, reranker=reranker)
     if partial and cluster is None:
         raise InputError("--partial needs --cluster: one collection has no shards")
-    asked = replace(options, query=query, collections=located(collections))
+    root = project_root(collections or cluster) if here else ""
+    places = {"": str(project_collection(root))} if root else located(collections)
+    asked = replace(options, query=query, here=root, collections=places)
     home = OwnHome(config, trace)
     if cluster is not None:
         from edge.apps.cluster.command import searched

@@ -127,20 +127,29 @@ def memory(options: OfMemory, setup: Setup) -> None:
 
 
 @mcp.command()
+@click.option(
+    "--here", is_flag=True, help="Serve the project that the server is started in, up to date at each search."
+)
 @collections_option
 @setup_options()
-def files(collections: tuple[str, ...], setup: Setup) -> None:
+def files(here: bool, collections: tuple[str, ...], setup: Setup) -> None:
     """Serve search, get, get_documents and status of indexed collections, without changing them."""
     from edge.apps.collection.collection import Together
+    from edge.apps.collection.project import refresh
+    from edge.apps.collection.registry import project_collection, project_root
     from edge.apps.mcp.protocol import load_sdk, serve
     from edge.apps.mcp.tools import files_server
 
     load_sdk()
     _greet("files")
     config = setup.config()
-    with Together.opened(collections, config) as opened:
+    root = project_root(collections) if here else ""
+    if root:
+        refresh(root, "", config)
+    places = {"": str(project_collection(root))} if root else collections
+    with Together.opened(places, config) as opened:
         opened.first.check_room("searching")
-        serve(files_server(opened), opened.budget)
+        serve(files_server(opened, root), opened.budget)
 
 
 @mcp.command(context_settings={"ignore_unknown_options": True})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from edge.apps.collection.brief import brief, written
 from edge.apps.collection.catalog import Catalog, FileRow
 from edge.apps.collection.collection import Collection, Together
+from edge.apps.collection.project import refresh
 from edge.apps.collection.searching import read_hits
 from edge.apps.mcp.protocol import framed, make_server, take_options
 from edge.apps.verbs.memories import ChangeOptions, ListOptions, RecallOptions, RememberOptions
@@ -28,7 +29,8 @@ _LONGEST = 20_000
 """The most characters that `get` returns at once. A longer first passage is returned whole."""
 
 
-def files_server(collections: Together) -> MCPServer[Any]:
+def files_server(collections: Together, project: str = "") -> MCPServer[Any]:
+    """The collection of a `project`, the root of one, is brought up to date before each search."""
     catalog = Catalog()
 
     def search(query: str, **options: Any) -> dict[str, Any]:
@@ -41,6 +43,8 @@ def files_server(collections: Together) -> MCPServer[Any]:
                 `lex: words`, `vec: a question`, `hyde: a passage as the answer might read`.
         """
         asked = SearchOptions.from_json(options)
+        if project:
+            refresh(project, query, collections.first.config, collections.budget)
         hits = collections.search(query, options=asked)
         if asked.brief:
             health = collections.health()

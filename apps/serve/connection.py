@@ -24,6 +24,7 @@ from edge.apps.console import PYTHON, notice
 from edge.config import Config
 from edge.errors import CapabilityError, StorageError, as_storage_error
 from edge.files.output_file import make_folder
+from edge.interpreter import FORKED
 
 _SOCKET = "serve.sock"
 _LONGEST = 100
@@ -294,9 +295,6 @@ def _checksum(text: str) -> str:
 IDLE_S = 600.0
 """A server that a command has started ends when it was not used for so long."""
 
-_FORKED = "import os; os.fork() and os._exit(0)\n"
-"""The server is no child of the command that starts it: it lives longer, and has a limit of its own."""
-
 _START_S = 60.0
 _AUTO = ("--no-port", "--idle", f"{IDLE_S:g}")
 
@@ -343,7 +341,7 @@ def started(arguments: Sequence[str], folder: Path) -> tuple[OwnServer, str]:
     with open(descriptor, "ab") as output, open(lives, "rb") as alive:
         python, option, code = PYTHON
         first = subprocess.Popen(
-            [python, option, _FORKED + code, "serve", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=output,
+            [python, option, FORKED + code, "serve", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=output,
             stderr=output, start_new_session=True, pass_fds=[held],
         )  # fmt: skip
         os.close(held)

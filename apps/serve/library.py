@@ -353,9 +353,12 @@ class ServedLibrary:
             path = next(iter(chosen))
             raise CollectionMissing(f"the collection in {path} is not served to commands; `--cluster` reaches shards")
         for path in chosen:
-            if not self._options.private and path not in self.names().values():
-                raise InputError(f"the collection in {path} is not served")
+            self.check_served(path)
         return Together({name: self._opened(path) for path, name in chosen.items()})
+
+    def check_served(self, path: Path) -> None:
+        if not self._options.private and path not in self.names().values():
+            raise InputError(f"the collection in {path} is not served")
 
     @property
     def writes(self) -> bool:

@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.collection.collection import Together
+from edge.apps.collection.project import refresh
+from edge.apps.collection.registry import project_collection
 from edge.apps.memory.arguments import Scope, default_path
 from edge.apps.memory.memory import Memory
 from edge.apps.serve.connection import OWN, PROGRAM, settings_of
@@ -93,6 +95,10 @@ class ServedHome:
     @contextmanager
     def collections(self, places: Mapping[str, str], candidates: int) -> Iterator[Together]:
         yield self._call.library.together_in(_named(places))
+
+    def refresh(self, root: str, query: str) -> None:
+        self._call.library.check_served(project_collection(root))
+        refresh(root, query, self._call.server.config, self._call.server.budget)
 
     def rerank(self, asked: Rerank, work: Callable[[Reranker], Result]) -> Result:
         return self._call.library.reranker(self._installed(asked.model) or DEFAULT_RERANKER).run(work)

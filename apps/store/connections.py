@@ -16,7 +16,7 @@ from edge.apps.store.failures import not_writable, translated
 from edge.apps.store.folder import SEGMENTS, can_be_written, has_log, is_frozen, reading_uri, writing_uri
 from edge.apps.store.rows import ALWAYS_READ, Leasing, register
 from edge.budget import Lease, MemoryBudget
-from edge.errors import BudgetExceeded, StorageError
+from edge.errors import BudgetExceeded, StorageError, StoreBusy
 
 _JOURNAL_BYTES = 16 << 20  # The log is cut back to this size by a checkpoint.
 _SYNCHRONOUS = "FULL"  # At every commit, because files that a committed state no longer names are deleted.
@@ -218,15 +218,16 @@ class WriterLock:
         self._depth = 0
 
     @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """The same thread may enter again."""
-        if not self._threads.acquire(timeout=self._seconds):
-            raise self._busy("thread")
+    def __call__(self, seconds: float | None = None) -> Iterator[None]:
+        """Waits at most so long, if given. The same thread may enter again."""
+        seconds = self._seconds if seconds is None else seconds
+        if not self._threads.acquire(timeout=seconds):
+            raise self._busy("thread", seconds)
         try:
             if self._depth:
                 yield
                 return
-            db = self._opened()
+            db = self._opened(seconds)
             try:
                 self._depth = 1
                 try:
@@ -256,12 +257,12 @@ class WriterLock:
             db.close(True)
         return False
 
-    def _opened(self) -> apsw.Connection:
+    def _opened(self, seconds: float) -> apsw.Connection:
         if self._path.parent.exists() and not can_be_written(self._path.parent):
             raise not_writable(self._path.parent)
         try:
             db = apsw.Connection(writing_uri(self._path), flags=WRITING)
-            db.set_busy_timeout(int(self._seconds * 1000))
+            db.set_busy_timeout(int(seconds * 1000))
         except apsw.Error as error:
             raise StorageError(f"{self._path} cannot be opened: {error}") from error
         try:
@@ -272,12 +273,12 @@ class WriterLock:
         except apsw.Error as error:
             db.close(True)
             if isinstance(error, apsw.BusyError | apsw.LockedError):
-                raise self._busy("process") from error
+                raise self._busy("process", seconds) from error
             raise StorageError(f"{self._path} cannot be locked: {error}") from error
         return db
 
-    def _busy(self, who: str) -> StorageError:
-        return StorageError(
+    def _busy(self, who: str, seconds: float) -> StoreBusy:
+        return StoreBusy(
             f"another {who} has been changing {self._path.parent} for more than "
-            f"{self._seconds:g} s; try again when it is done"
+            f"{seconds:g} s; try again when it is done"
         )

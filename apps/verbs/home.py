@@ -36,6 +36,9 @@ class Home(Protocol):
     def collections(self, places: Mapping[str, str], candidates: int) -> AbstractContextManager[Together]:
         """Collections, for searches with so many candidates."""
 
+    def refresh(self, root: str, query: str) -> None:
+        """Brings the collection of a project up to date, for a query first."""
+
     def rerank(self, asked: Rerank, work: Callable[[Reranker], Result]) -> Result:
         """What `work` returns for the open reranker."""
 
@@ -93,8 +96,13 @@ class OwnHome:
     def collections(self, places: Mapping[str, str], candidates: int) -> Iterator[Together]:
         from edge.apps.collection.collection import Together
 
-        with Together.opened(list(places), self.config, self.trace, candidates=candidates) as opened:
+        with Together.opened(places, self.config, self.trace, candidates=candidates) as opened:
             yield opened
+
+    def refresh(self, root: str, query: str) -> None:
+        from edge.apps.collection.project import refresh
+
+        refresh(root, query, self.config)
 
     def rerank(self, asked: Rerank, work: Callable[[Reranker], Result]) -> Result:
         from edge.apps.store.planning import check_texts

@@ -171,6 +171,7 @@ class AskOptions(RequestOptions):
 @dataclass(frozen=True, slots=True)
 class Search(SearchOptions):
     query: str = option("", "What is searched for.")
+    here: str = option("", "The folder of the project that is brought up to date first.")
     collections: Mapping[str, str] | None = option(None, "The directories of the collections, by name.")
 
 

@@ -20,6 +20,8 @@ from edge.apps.verbs.verb import Listener
 def search(home: Home, asked: Search, listener: Listener) -> SearchOutcome:
     """The figures of the stages are those of the whole process in that time."""
     started, before = time.perf_counter(), home.trace.snapshot()
+    if asked.here:
+        home.refresh(asked.here, asked.query)
     with home.collections(asked.collections or {}, max(POOL, 2 * asked.top_k)) as opened:
         found = look(opened, asked.query, asked)
     seconds = time.perf_counter() - started

@@ -77,3 +77,41 @@ def test_a_search_puts_the_definition_before_its_uses(
         for name in ("FILE", "FOLDER", "DEFINED"):
             monkeypatch.setattr(naming, name, 0.0)
         assert first() != "reading.py", "the names decide"
+
+
+@pytest.mark.parametrize(("suffix", "names"), [("py", ["a", "a", "b", "a"]), ("md", ["a", "a", "a", "b"])])
+def test_a_further_passage_of_a_file_of_code_counts_less(
+    tiny_models: Path, tmp_path: Path, suffix: str, names: list[str]
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    body = {"py": "def part_{0}():\n    return '{1}'\n\n\n", "md": "# Part {0}\n\n{1}\n\n"}[suffix]
+    rest = "There are fish and boats and ice. " * 9
+    flood = "The river floods the town. "
+    (folder / f"a.{suffix}").write_text("".join(body.format(part, 2 * flood + rest) for part in range(3)))
+    (folder / f"b.{suffix}").write_text(body.format(9, flood + rest))
+    with Collection(tmp_path / "c", config=config_of(tiny_models, tmp_path / "scratch")) as collection:
+        collection.index([folder])
+        hits = collection.candidates("lex: river floods town")
+        assert [Path(found.path).stem for found in hits] == names
+        assert [found.score for found in hits] == sorted((found.score for found in hits), reverse=True)
+
+
+@pytest.mark.parametrize(("code", "prose", "judged"), [(3, 1, False), (2, 2, True), (0, 2, True)])
+def test_a_list_of_mostly_code_keeps_the_order_of_retrieval(
+    tiny_models: Path, tmp_path: Path, code: int, prose: int, judged: bool
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for number in range(code):
+        (folder / f"{number}.py").write_text(f"def flood_{number}(river):\n    return river + {number}\n")
+    for number in range(prose):
+        (folder / f"{number}.md").write_text(f"The river floods in year {number}.\n")
+    with Collection(tmp_path / "c", config=config_of(tiny_models, tmp_path / "scratch")) as collection:
+        collection.index([folder])
+        hits = collection.search("river flood")
+        assert len(hits) == code + prose
+        assert {found.relevance is not None for found in hits} == {judged}
+        if not judged:
+            assert [found.stages.fused_rank for found in hits] == sorted(found.stages.fused_rank or 0 for found in hits)
+            assert all(found.score == found.stages.fused_score for found in hits)

@@ -16,7 +16,7 @@ from naive.waiting import PATIENCE_S, until
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.indexing import Advance
-from edge.apps.collection.preparation import Preparation, Prepared, content_hash, with_more_memory
+from edge.apps.collection.preparation import Preparation, Prepared, content_hash, promising, with_more_memory
 from edge.apps.collection.report import Tally
 from edge.apps.collection.schema import migrations
 from edge.apps.documents.base import Chunk, Extracted
@@ -63,7 +63,7 @@ def database(tmp_path: Path, budget: MemoryBudget) -> Database:
 @pytest.fixture
 def prepare(database: Database, budget: MemoryBudget, tmp_path: Path) -> Callable[..., Preparation]:
     return lambda extractor, **options: Preparation(
-        database, Catalog(), extractor, budget, [str(tmp_path)], Tally(), **options
+        database, Catalog().due(database, [str(tmp_path)]), extractor, budget, Tally(), **options
     )
 
 
@@ -92,6 +92,29 @@ def test_it_reads_ahead_as_far_as_it_may(
             prepared.lease.release()
         assert names == [f"{number:02d}.txt" for number in range(30)]
     assert "texts to embed" not in budget.holders()
+
+
+@pytest.mark.parametrize(
+    ("query", "nbytes", "chosen"),
+    [
+        ("how is bread baked", 1, ["07"]),
+        ("BREAD", 2_500, ["07", "11", "03"]),
+        ("river bread", 1, ["03"]),
+        ("what is it", 2_500, ["00", "01", "02"]),
+        ("", 1, ["00"]),
+        ("gone", 1, ["00"]),
+    ],
+)
+def test_files_with_the_words_of_a_query_are_read_first(
+    database: Database, budget: MemoryBudget, tmp_path: Path, query: str, nbytes: int, chosen: list[str]
+) -> None:
+    texts = {"03": "a river and bread", "07": "bread bread, baking", "11": "Bread baker", "05": "a river"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    (tmp_path / "09.txt").unlink()
+    found = list(promising(database, Catalog(), [str(tmp_path)], query, nbytes, budget))
+    assert [Path(file.path).stem for file in found] == chosen
+    assert "files to choose from" not in budget.holders()
 
 
 def test_what_nobody_takes_is_given_back(prepare: Callable[..., Preparation], budget: MemoryBudget) -> None:

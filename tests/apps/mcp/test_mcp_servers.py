@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from naive.mcp_answers import data_of
 from naive.program import EDGE, environment_of, write_tiny_models
-from naive.waiting import result_of
+from naive.waiting import result_of, until
 
+from edge.apps.store.connections import WriterLock
 from edge.text.tokens import expected_tokens, most_tokens
 
 LINUX = sys.platform == "linux"
@@ -99,6 +100,26 @@ def test_the_memory_server(home: Path, tmp_path: Path) -> None:
     place = str(tmp_path / "memory")
     ask(home, "memory", "--path", place, "--user-id", "ann", talk=talk)
     ask(home, "memory", "--path", place, talk=stranger)
+
+
+def test_a_project_is_served_as_it_is(tmp_path: Path) -> None:
+    home = tmp_path.resolve()
+    write_tiny_models(home / "models")
+    (home / ".git").mkdir()
+    (home / "models" / ".gitignore").write_text("*")
+    (home / "rivers.md").write_text("The river floods in spring.")
+
+    async def talk(client: Any) -> None:
+        async def places() -> list[str]:
+            found = await call(client, "search", query='"river"', rerank=False)
+            return [result["path"] for result in found["results"]]
+
+        assert await places() == [str(home / "rivers.md")]
+        (home / "rivers.md").rename(home / "moved.md")
+        assert await places() == [str(home / "moved.md")]
+
+    ask(home, "files", "--here", talk=talk)
+    until(lambda: not any(WriterLock(path).is_held() for path in home.rglob("background.lock")))
 
 
 def test_tools_say_what_they_do_and_optional_arguments_have_plain_types() -> None:

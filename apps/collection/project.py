@@ -1,0 +1,55 @@
+"""A project that is searched without `edge index` before: `refresh` at each search, `complete` in the background."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from edge.apps.collection.registry import project_collection
+from edge.apps.store.connections import WriterLock
+from edge.budget import MemoryBudget
+from edge.config import Config
+from edge.errors import StoreBusy
+from edge.interpreter import FORKED, python
+
+_LOCK = "background.lock"
+_NICE = 10  # One that starves while it holds a lock would make searches wait.
+
+
+def refresh(root: str, query: str, config: Config, budget: MemoryBudget | None = None) -> None:
+    """Brings the collection of a project up to date, with a part of the files at once; not while somebody else changes
+    it. The rest is left to a process in the background."""
+    from edge.apps.collection.collection import Collection
+
+    with Collection(project_collection(root), config=config, budget=budget) as collection:
+        with suppress(StoreBusy):
+            collection.refresh(root, query)
+        finished = bool(collection.health())
+    if not finished:
+        _go_on(collection.path, config)
+
+
+def _go_on(collection: Path, config: Config) -> None:
+    """Starts a process that reads the rest and makes the vectors, at a low priority; nothing if one runs, or where
+    a process cannot outlive its parent: then every search reads a part."""
+    if not hasattr(os, "fork") or WriterLock(collection / _LOCK).is_held():
+        return
+    settings = {"memory": config.memory, "models_dir": config.models_dir, "embedder": config.embedder}
+    code = f"{FORKED}from edge.apps.collection.project import complete\ncomplete(*sys.argv[1:])"
+    subprocess.run(
+        python(code, str(collection), json.dumps(settings)), cwd=collection, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True,
+    )  # fmt: skip
+
+
+def complete(path: str, settings: str) -> None:
+    """The work of the process in the background."""
+    from edge.apps.collection.collection import Collection
+
+    os.nice(_NICE)
+    config = Config.load(flags=json.loads(settings))
+    with suppress(StoreBusy), WriterLock(Path(path) / _LOCK, seconds=0)(), Collection(path, config=config) as own:
+        own.complete()

@@ -1,0 +1,126 @@
+"""`edge search --here`: a project is found without `edge index` before, as it is at the moment of the search."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from naive.program import EDGE, environment_of, write_tiny_models
+from naive.waiting import until
+
+from edge.apps.collection.collection import Collection
+from edge.apps.store.connections import WriterLock
+
+TEXTS = {"rivers.md": "The river floods in spring.\n", "src/bread.py": "def bake_bread():\n    return 'flour'\n"}
+
+
+class Place:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.project = home / "project"
+        self.environment = environment_of(home, EDGE_THREADS="1", EDGE_MEMORY="8GB", HOME=str(home))
+
+    def write(self, texts: dict[str, str]) -> None:
+        for name, text in texts.items():
+            file = self.project / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+    def begun(self, query: str, *options: str, cwd: str = ".") -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*EDGE, "search", "--here", "--json", "--no-rerank", query, *options], cwd=self.project / cwd,
+            env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def found(self, query: str, *options: str, cwd: str = ".") -> list[str]:
+        """The names of the files whose passages hold a word of the query."""
+        return self.answer(self.begun(query, *options, cwd=cwd))
+
+    def answer(self, process: subprocess.Popen[str]) -> list[str]:
+        out, err = process.communicate()
+        assert process.returncode in (0, 1), err
+        results = json.loads(out)["results"]
+        assert process.returncode == (not results)
+        return sorted({os.path.basename(result["path"]) for result in results})
+
+    @property
+    def collection(self) -> Path:
+        (found,) = (self.home / "data" / "edge-rag" / "projects").iterdir()
+        return found
+
+    def settled(self) -> None:
+        """Waits until the process in the background has ended."""
+        until(lambda: not any(WriterLock(path).is_held() for path in self.home.rglob("background.lock")))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    home = tmp_path.resolve()
+    write_tiny_models(home / "models")
+    found = Place(home)
+    found.write(TEXTS)
+    yield found
+    found.settled()
+
+
+def test_a_project_is_searched_as_it_is(place: Place) -> None:
+    (place.project / ".git").mkdir()
+    before = sorted(place.project.rglob("*"))
+    assert place.found('"bread"', cwd="src") == ["bread.py"]
+    assert sorted(place.project.rglob("*")) == before, "nothing is written into the project"
+    place.write({"rivers.md": "The glacier melts.\n", "new.txt": "A glacier is old.\n"})
+    (place.project / "src" / "bread.py").unlink()
+    assert place.found('"glacier"') == ["new.txt", "rivers.md"]
+    assert place.found('"bread"') == place.found('"floods"') == []
+    shutil.rmtree(place.project / "src")
+    for file in ("rivers.md", "new.txt"):
+        (place.project / file).unlink()
+    assert place.found('"glacier"') == [], "an empty project"
+
+
+def test_the_background_makes_the_vectors(place: Place) -> None:
+    place.found("flour")
+    with Collection(place.collection, read_only=True) as collection:
+        until(lambda: bool(collection.health()))
+        status = collection.status()
+    assert (status.indexed, status.chunks) == (2, status.vectors.rows if status.vectors else 0)
+
+
+def test_two_at_once_and_one_that_is_killed(place: Place) -> None:
+    place.write({f"{number}.txt": f"file {number} of many\n" for number in range(300)})
+    both = [place.begun('"river"'), place.begun('"bread"')]
+    assert [place.answer(process) for process in both] == [["rivers.md"], ["bread.py"]]
+    place.settled()
+    shutil.rmtree(place.collection)
+    process = place.begun('"river"')
+    until(lambda: any((place.home / "data" / "edge-rag" / "projects").glob("*/edge.db")))
+    time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    assert place.found('"299"') == ["299.txt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "cwd", "said"),
+    [
+        (["-c", "notes"], ".", "leave out -c"),
+        (["--cluster", "auto"], ".", "leave out -c"),
+        ([], "..", "is no project"),
+        ([], "gone", "the folder that you are in is gone"),
+    ],
+)
+def test_what_is_no_project_is_refused(place: Place, options: list[str], cwd: str, said: str) -> None:
+    (place.project / "gone").mkdir()
+    command = [*EDGE, "search", "--here", "river", *options]
+    if cwd == "gone":
+        command = ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", *command]
+    done = subprocess.run(command, cwd=place.project / cwd, env=place.environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
