@@ -34,7 +34,7 @@ def copy_in_bytes(source: Path, target: Path) -> None:
             file.seek(tensor.offset)
             values = np.frombuffer(file.read(tensor.nbytes), np.uint8)
             _pad(out)
-            out.write(memoryview(_as_bytes(values) if tensor.type == _FROM else values))
+            out.write((_as_bytes(values) if tensor.type == _FROM else values).data)
         _pad(out)
 
 
