@@ -135,13 +135,14 @@ class CollectionWriter:
             discovery.remove_unseen(self._present(present, frozenset())[0])
 
     def complete(self) -> None:
-        self._models.check_room("indexing", rerank=False, candidates=0, writes=True, extra=INDEXING)
-        index, left = self._claimed(), True
-        while left:
+        left = True
+        while left:  # words need no embedder
             time.sleep(_PAUSE_S)
             with self._lock():
                 left = self._read_some("", _STEP, Tally())
         self.close()
+        self._models.check_room("indexing", rerank=False, candidates=0, writes=True, extra=INDEXING)
+        index = self._claimed()
         self._rebuilding.finish(index)  # which shares the collection with other writers
         with self._lock():
             self._make_way(lambda: index.maintain(self._database.write))

@@ -179,7 +179,8 @@ class _PartsOfBlocks:
             self._block, self._parts = block, parts_of(block)
             self._ends = [ending for _, ending in self._parts]
         last = start
-        for kind, last in self._parts[bisect_right(self._ends, start) :]:
+        for at in range(bisect_right(self._ends, start), len(self._parts)):  # a slice would copy all parts behind it
+            kind, last = self._parts[at]
             yield kind, min(last + shift, most)
             if last >= end:
                 return

@@ -155,19 +155,19 @@ class Parts:
         width = width or max((b - a for a, b in lines), default=0)
         at = 0
         while at < len(lines):
-            (first, stop), following = lines[at], lines[at + 1 :]
+            first, stop = lines[at]
             line = self.text[first:stop]
             if len(line) > _LONGEST_LINE:
-                at += self._paragraph(lines[at:], width)
+                at = self._paragraph(lines, at, width)
             elif _FENCE.match(line):
-                closed = next((n for n, row in enumerate(following) if _FENCE.match(self.text[slice(*row)])), None)
-                count = len(following) if closed is None else closed
-                if count:
-                    self.fence(following[0][0], following[count - 1][1])
-                at += count + 2
-            elif count := self._rows(lines[at:]):
-                self.table(first, lines[at + count - 1][1])
-                at += count
+                rest = range(at + 1, len(lines))
+                closed = next((n for n in rest if _FENCE.match(self.text[slice(*lines[n])])), len(lines))
+                if closed > at + 1:
+                    self.fence(lines[at + 1][0], lines[closed - 1][1])
+                at = closed + 1
+            elif (end := self._rows(lines, at)) > at:
+                self.table(first, lines[end - 1][1])
+                at = end
             elif marked := _HEADING.match(line):
                 self.add(HEADING + len(marked[1]), first, stop)
                 at += 1
@@ -178,37 +178,37 @@ class Parts:
                 self.add(HEADING + _SECTION + _indent(line), first, stop)
                 at += 1
             elif is_code(line) or is_setting(line):
-                count = 1
-                while count <= len(following) and is_code(self.text[slice(*following[count - 1])]) and is_code(line):
-                    count += 1
-                self.add(CODE if is_code(line) else SETTING, first, lines[at + count - 1][1])
-                at += count
+                at += 1
+                while at < len(lines) and is_code(line) and is_code(self.text[slice(*lines[at])]):
+                    at += 1
+                self.add(CODE if is_code(line) else SETTING, first, lines[at - 1][1])
             else:
-                at += self._paragraph(lines[at:], width)
+                at = self._paragraph(lines, at, width)
 
-    def _rows(self, lines: list[tuple[int, int]]) -> int:
-        """How many lines are rows of a table: two at least, or one with outer bars."""
-        count = cells = 0
-        for line in (self.text[slice(*span)] for span in lines):
+    def _rows(self, lines: list[tuple[int, int]], first: int) -> int:
+        """Where the rows of a table end that begin at a line: two at least, or one with outer bars; else `first`."""
+        at, cells = first, 0
+        while at < len(lines):
+            line = self.text[slice(*lines[at])]
             found = line.strip().strip("|").count("|") + 1
-            if not (_RULE.match(line) and count) and (found < 2 or found != (cells or found)):
+            if not (_RULE.match(line) and at > first) and (found < 2 or found != (cells or found)):
                 break
             cells = cells or found
-            count += 1
-        return count if count > 1 or (count and self.text[lines[0][0] :].lstrip().startswith("|")) else 0
+            at += 1
+        barred = at > first and self.text[slice(*lines[first])].lstrip().startswith("|")
+        return at if at > first + 1 or barred else first
 
-    def _paragraph(self, lines: list[tuple[int, int]], width: int) -> int:
-        """Adds a list item, or the wrapped lines of a paragraph; returns the number of its lines."""
-        texts = [self.text[slice(*line)] for line in lines]
-        item, count = ITEM_MARK.match(texts[0]) is not None, 1
-        while count < len(texts):
-            below = texts[count]
-            hangs = item and not ITEM_MARK.match(below) and _indent(below) > _indent(texts[0])
-            if not (hangs or continues(texts[count - 1], below, width)):
+    def _paragraph(self, lines: list[tuple[int, int]], first: int, width: int) -> int:
+        """Adds a list item, or the wrapped lines of a paragraph; returns the line after it."""
+        begin = before = self.text[slice(*lines[first])]
+        item, at, below = ITEM_MARK.match(begin) is not None, first + 1, ""
+        while at < len(lines):
+            below = self.text[slice(*lines[at])]
+            hangs = item and not ITEM_MARK.match(below) and _indent(below) > _indent(begin)
+            if not (hangs or continues(before, below, width)):
                 break
-            count += 1
-        start, end = lines[0][0], lines[count - 1][1]
-        below = texts[count] if count < len(texts) else ""
+            at, before, below = at + 1, below, ""
+        start, end = lines[first][0], lines[at - 1][1]
         leads = len(below.split()) > _FEW_WORDS and not ITEM_MARK.match(below) and not below[:1].isspace()
         if item and not (leads and is_heading(ITEM_MARK.sub("", self.text[start:end]))):
             self.whole(ITEM, start, end)
@@ -216,7 +216,7 @@ class Parts:
             self.add(HEADING + _PASSING, start, end)
         else:
             self.sentences(start, end)
-        return count
+        return at
 
 
 def parts_of(block: Block) -> list[Part]:

@@ -92,6 +92,14 @@ def test_the_background_makes_the_vectors(place: Place) -> None:
     assert (status.indexed, status.chunks) == (2, status.vectors.rows if status.vectors else 0)
 
 
+def test_without_an_embedder_the_background_reads_all_words(place: Place) -> None:
+    shutil.rmtree(place.home / "models")
+    place.write({f"{number}.txt": f"file {number} of many\n" for number in range(1_200)})  # more than a search reads
+    assert place.found('"river"') == ["rivers.md"]
+    with Collection(place.collection, read_only=True) as collection:
+        until(lambda: collection.status().indexed == 1_202, pause=0.1)
+
+
 def test_two_at_once_and_one_that_is_killed(place: Place) -> None:
     place.write({f"{number}.txt": f"file {number} of many\n" for number in range(300)})
     both = [place.begun('"river"'), place.begun('"bread"')]

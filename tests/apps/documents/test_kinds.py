@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.documents.base import Reason, Skipped, meaningful
 from edge.apps.documents.file_types import KINDS, choose, is_binary, load
-from edge.apps.documents.kinds import plain
+from edge.apps.documents.kinds import Parts, plain
 from edge.apps.documents.opened import HEAD_BYTES
 
 TEXT = b"Just some words.\n"
@@ -146,3 +148,28 @@ def test_real_titles_stay(title: str) -> None:
 )
 def test_a_snippet_of_markdown_has_no_marks(text: str, expected: str) -> None:
     assert plain(text) == expected
+
+
+class CountedText(str):
+    """Counts how often a part of it is taken."""
+
+    taken = 0
+
+    def __getitem__(self, place: Any) -> str:
+        self.taken += 1
+        return super().__getitem__(place)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["river", "on and on", "- bread", "a | b", "|x|\nword", "```\nx", "key = value", "x = f(y);", "# Head", "Section:"],
+)
+def test_lines_are_looked_at_a_bounded_number_of_times(line: str) -> None:
+    """A word list has a hundred thousand lines without an empty one between them."""
+
+    def taken(count: int) -> int:
+        text = CountedText(f"{line}\n" * count)
+        Parts(text).plain(0, len(text))
+        return text.taken
+
+    assert taken(800) <= 2.2 * taken(400)
