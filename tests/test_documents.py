@@ -135,7 +135,7 @@ def run(home: Path) -> Callable[[list[str]], subprocess.Popen[str]]:
 def starter(home: Path) -> Callable[[list[str]], subprocess.Popen[str]]:
     """Starts commands in a home."""
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
+        **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_") and name != "COLUMNS"},
         "HOME": str(home), "USERPROFILE": str(home), "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "EDGE_MODELS_DIR": str(home / "models"), "EDGE_THREADS": "1", "EDGE_EMBEDDER": "tiny",
         "XDG_CONFIG_HOME": str(home / "config"), "XDG_CACHE_HOME": str(home / "cache"),

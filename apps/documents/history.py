@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import datetime, timedelta, timezone
@@ -55,6 +54,8 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 def _stored(data: bytes) -> tuple[int, list[_Page]]:
     """The pages of a database, which is opened in memory: the file may be in use, and the sandbox opens no other."""
+    import sqlite3  # a search never needs it
+
     with closing(sqlite3.connect(":memory:")) as db:
         if not hasattr(db, "deserialize"):
             raise Skipped(Reason.UNSUPPORTED, "a browser's history needs Python 3.11 or newer")

@@ -86,7 +86,7 @@ def test_a_project_is_searched_as_it_is(place: Place) -> None:
 
 def test_the_background_makes_the_vectors(place: Place) -> None:
     place.found("flour")
-    with Collection(place.collection, read_only=True) as collection:
+    with Collection(place.collection, read_only=True, memory="16GB") as collection:
         until(lambda: bool(collection.health()))
         status = collection.status()
     assert (status.indexed, status.chunks) == (2, status.vectors.rows if status.vectors else 0)
@@ -96,7 +96,7 @@ def test_without_an_embedder_the_background_reads_all_words(place: Place) -> Non
     shutil.rmtree(place.home / "models")
     place.write({f"{number}.txt": f"file {number} of many\n" for number in range(1_200)})  # more than a search reads
     assert place.found('"river"') == ["rivers.md"]
-    with Collection(place.collection, read_only=True) as collection:
+    with Collection(place.collection, read_only=True, memory="16GB") as collection:
         until(lambda: collection.status().indexed == 1_202, pause=0.1)
 
 

@@ -102,7 +102,7 @@ def test_a_pulled_generator_is_listed_and_described(
     done = edge_verb("models", "show", name, "--verify", EDGE_MODELS_DIR=str(models))
     assert done.code == 2, "the file is not the pinned one"
     assert f"edge models pull {name}" in done.err
-    monkeypatch.setitem(registry.KNOWN, name, replace(known, files={"model.gguf": digest}))
+    monkeypatch.setitem(registry.KNOWN, name, replace(known, files={"model.gguf": digest}, in_bytes=None))
     shown = json.loads(edge_verb("models", "show", name, "--verify", "--json", EDGE_MODELS_DIR=str(models)).out)
     assert (shown["kind"], shown["path"], shown["licence"]) == ("generator", str(file), known.licence)
     listed = json.loads(edge_verb("models", "list", "--json", EDGE_MODELS_DIR=str(models)).out)
