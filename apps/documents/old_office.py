@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Outline, Reason, Skipped, first_heading
 from edge.apps.documents.decoding import clean
@@ -30,7 +31,8 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     except ImportError:
         raise Skipped(Reason.UNSUPPORTED, MISSING) from None
     try:
-        text = clean(Document.from_bytes(file.read(), file.suffix[1:]).to_markdown())
+        kind: Any = file.suffix[1:]
+        text = clean(Document.from_bytes(file.read(), kind).to_markdown())
     except OfficeOxideError as error:
         raise InputError(f"a damaged Office file, or one with a password ({error})") from error
     if len(text) > MAX_TEXT_CHARS:
