@@ -117,9 +117,11 @@ def project_root(chosen: object = None) -> str:
         here = Path(resolved(os.getcwd()))
     except FileNotFoundError:
         raise InputError("the folder that you are in is gone") from None
-    root = next((folder for folder in (here, *here.parents) if os.path.lexists(folder / ".git")), here)
-    if root in (Path(root.anchor), Path.home().resolve()):
-        raise InputError(f"{root} is no project: search in a folder below it, or name folders to `edge index`")
+    everything = (Path(here.anchor), Path.home().resolve())  # which may hold `.git`, too, for settings alone
+    if here in everything:
+        raise InputError(f"{here} is no project: search in a folder below it, or name folders to `edge index`")
+    above = (folder for folder in (here, *here.parents) if folder not in everything)
+    root = next((folder for folder in above if os.path.lexists(folder / ".git")), here)
     return str(root)
 
 

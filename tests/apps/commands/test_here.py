@@ -84,6 +84,12 @@ def test_a_project_is_searched_as_it_is(place: Place) -> None:
     assert place.found('"glacier"') == [], "an empty project"
 
 
+def test_a_home_under_version_control_is_no_project_and_its_folders_are(place: Place) -> None:
+    (place.home / ".git").mkdir()
+    assert place.found('"bread"') == ["bread.py"]
+    assert place.collection.name.startswith("project-")
+
+
 def test_the_background_makes_the_vectors(place: Place) -> None:
     place.found("flour")
     with Collection(place.collection, read_only=True, memory="16GB") as collection:
