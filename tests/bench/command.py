@@ -11,6 +11,7 @@ _MODULES = {
     "answers-check": "answers_check",
     "assistant": "assistant",
     "banks": "banks",
+    "beam": "beam",
     "fleet": "fleet",
     "fpga": "fpga",
     "gpu": "gpu",
