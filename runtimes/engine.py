@@ -59,6 +59,10 @@ class Tuning:
 
 _CHARS_PER_TOKEN = 4
 
+_LITTLE = 0.02
+"""The share of the spare memory that all token rows may take: reading and checking 5,000 of them anew for each chunk
+takes 13 ms of processor time."""
+
 _LONG = 2
 """A pass of more than so many times the tokens of the largest small request lets small requests go first."""
 
@@ -356,12 +360,15 @@ class Engine(Closing):
             raise too_small(self.model, budget.limit, budget.used + needs.nbytes)
 
     def _row_capacity(self) -> int:
-        """Number of rows to cache: the configured share of the vocabulary, or as many as fit beside everything else."""
+        """Number of rows to cache: the whole vocabulary where that is little, or the configured share of it, or as many
+        as fit beside everything else."""
         model = self.model
         floor = InputEmbedding.memory_needed(model, LEAST_ROWS, self.max_tokens)
-        wanted = max(LEAST_ROWS, int(model.embedding.rows * self.tuning.row_share))
         # The tokenizer is already in memory, and can be released for the pass.
         spare = self.budget.free - floor - SLACK - (self.working - self.vocabulary.nbytes)
+        whole = model.embedding.rows * model.embedding.row_nbytes
+        little = whole <= _LITTLE * spare and self.tuning.row_share
+        wanted = max(LEAST_ROWS, int(model.embedding.rows * (1 if little else self.tuning.row_share)))
         return min(wanted, LEAST_ROWS + max(0, spare) // (model.embedding.row_nbytes + 16))
 
     def _check(self) -> None:

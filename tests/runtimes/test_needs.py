@@ -20,9 +20,11 @@ from edge.resident import anonymous_resident
 from edge.runtimes import engine as module
 from edge.runtimes.base import load_runtime
 from edge.runtimes.calibration import RecordedScores, forecast
-from edge.runtimes.needs import engine_needs
+from edge.runtimes.input import InputEmbedding
+from edge.runtimes.needs import LEAST_ROWS, engine_needs
 from edge.runtimes.onnx import OnnxLayerKernel
 from edge.runtimes.reranker import Reranker
+from edge.streaming.forwarding import SLACK
 
 ENCODER = LayerSpec(
     hidden=384, heads=12, kv_heads=12, head_size=32, ffn=1536, activation="gelu", gated=False, norm="layer",
@@ -66,6 +68,18 @@ def test_an_engine_takes_no_more_than_its_needs(tmp_path: Path) -> None:
         rows = reranker.engine.embedding.row_capacity * reranker.model.embedding.row_nbytes
         libraries = budget.holders().get("libraries", 0)
         assert budget.used - before - libraries - rows <= needs.held + needs.tokenizer
+
+
+@pytest.mark.parametrize(("spare", "share"), [(51, 1), (49, 10)])
+def test_all_token_rows_stay_in_memory_where_they_are_little_of_it(tmp_path: Path, spare: int, share: int) -> None:
+    with Reranker(memory="4GB", config=Config(scratch_dir=str(tmp_path))) as reranker:
+        engine, rows = reranker.engine, reranker.model.embedding
+        assert engine.embedding.row_capacity == rows.rows
+        floor = InputEmbedding.memory_needed(reranker.model, LEAST_ROWS, engine.max_tokens)
+        beside = floor + SLACK + engine.working - engine.vocabulary.nbytes
+        free = beside + spare * rows.rows * rows.row_nbytes
+        with engine.budget.reserve("others", engine.budget.free - free):
+            assert engine._row_capacity() == rows.rows // share
 
 
 def test_the_limit_that_a_refusal_names_works_and_a_lower_one_loads_nothing(
