@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import gpu, index, memory, serve
+from bench import gpu, index, memory
 from bench.figures import Figure
 
 
@@ -57,17 +57,6 @@ def test_memories_with_their_rounds() -> None:
     assert {figure.row for figure in found.values() if figure.peer} == {"mem0, 5,000 memories"}
     assert found["cache of actions", "reranked", "lookup"].median == 0.03
     named(memory.figures(report, {"edge": [], "mem0": []}))
-
-
-def test_a_server_with_its_rounds() -> None:
-    runs = [
-        {"requests_per_s": 3.0, "median_s": 0.3, "p95_s": 0.4},
-        {"requests_per_s": 4.0, "median_s": 0.2, "p95_s": 0.4},
-    ]
-    found = named(serve.figures({"shared": {1: runs, 4: runs}, "infinity": {1: runs}}, {"shared": 5, "infinity": 6}))
-    assert found["", "shared, 4 clients", "requests"].rounds == (3.0, 4.0)
-    assert found["", "infinity, 1 clients", "peak"].rounds == (6.0,)
-    assert {figure.row for figure in found.values() if figure.peer} == {"infinity, 1 clients"}
 
 
 def test_a_gpu_beside_transformers() -> None:
