@@ -221,7 +221,7 @@ def test_an_engine_that_is_forgotten_leaves_no_thread(packs: Path, monkeypatch: 
     assert not lane.is_alive()
 
 
-CYCLES = 20
+CYCLES = 10
 
 _CODE = """
 import json, sys

@@ -26,7 +26,7 @@ from edge.errors import BudgetExceeded, StorageError
 from tests.apps.memory.conftest import Make
 
 CHILD = Path(__file__).parents[2] / "naive" / "memory_child.py"
-PROCESSES = 8
+PROCESSES = 4
 
 
 class Child:
@@ -76,14 +76,14 @@ class Child:
 
 
 def test_processes_killed_at_random_lose_nothing(make: Make, tmp_path: Path) -> None:
-    seconds = float(os.environ.get("EDGE_TEST_SECONDS", "4"))
+    seconds = float(os.environ.get("EDGE_TEST_SECONDS", "2"))
     logs = tmp_path / "logs"
     logs.mkdir()
     make(embedder=WordEmbedder(32)).close()
     children = [Child(tmp_path / "memory", logs, f"u{n}") for n in range(PROCESSES)]
     for child in children:
         child.start()
-    # Those that are ready wait. Beside seven that write without a pause, the last one might not come to open it.
+    # Those that are ready wait. Beside others that write without a pause, the last one might not come to open it.
     until(lambda: all(child.ready() for child in children), 0.05)
     for child in children:
         child.begin()
@@ -253,9 +253,9 @@ from edge.apps.memory.memory import Memory
 path, embedder, reranker, limit = *sys.argv[1:4], int(sys.argv[4])
 models = {"embedder": embedder, "reranker": reranker}
 with ResidentWatch(0.002) as watch, Memory(path, user_id="ann", memory=limit, **models) as m:
-    for start in range(0, 1_500, 250):
+    for start in range(0, 1_000, 250):
         said = [f"memory number {n} is about topic {n % 97} and place {n % 89}" for n in range(start, start + 250)]
-        m.add(said, supersede=start == 1_250)  # what the last ones end is looked for among all
+        m.add(said, supersede=start == 750)  # what the last ones end is looked for among all
     m.maintain()
     found = [len(m.search(f"topic {n} in place {n}", 10)["results"]) for n in range(10)]
     holders = m.budget.holders()

@@ -334,7 +334,7 @@ def test_writers_and_readers_beside_a_maintainer(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     random = np.random.default_rng(0)
-    for turn in range(120):
+    for turn in range(40):
         if stop.is_set():
             break
         ids = random.choice(500 + 4 * turn, 25, replace=False).tolist()
