@@ -118,13 +118,13 @@ def test_a_citation_points_at_the_line_that_says_it(hit: Callable[..., Hit]) -> 
     citations, passages = Citations(), [hit(1, text, score=0.7, stages=Stages(reranker=0.2))]
     answer = read(citations, passages, "The bridge is old [1]. Spring floods come. [1]")
     first = citations.of("The bridge is old [1].")[0]
-    assert first.line == 14
-    assert first.quote == "Its bridge is old."
-    assert first.place == "/notes/1.md:14"
+    assert (first.line, first.quote, first.place) == (14, "Its bridge is old.", "/notes/1.md:14")
     assert first.score == 0.7
     assert citations.of("It floods in spring [1].")[0].line == 13
-    assert citations.of(answer)[0].line_start == 10
-    assert citations.of(answer)[0].line_end == 14
+    assert (citations.of(answer)[0].line_start, citations.of(answer)[0].line_end) == (10, 14)
+    paged = Citations()
+    read(paged, [hit(1, "Text.", page=7)], "So [1].")
+    assert paged.of("So [1].")[0].place == "/notes/1.md p. 7"
 
 
 ROWS = "name | birthday\n\nname: Ada\nbirthday: 3 May\n\nname: Bo\nbirthday: 9 June\n\nname: Cy\nbirthday: 1 July"
@@ -145,57 +145,36 @@ def test_a_row_is_cited_by_its_own_line(hit: Callable[..., Hit], answer: str, li
     assert citations.of(read(citations, passages, answer))[0].line == line
 
 
-def test_each_part_of_a_sentence_is_cited_by_its_own_words(hit: Callable[..., Hit]) -> None:
-    citations = Citations()
-    passages = [
-        hit(1, "The bus is old.\nThe red tram is late."),
-        hit(2, "The red tram is never late.\nThe bus is late."),
-    ]
-    answer = read(citations, passages, "The red tram is late [1] and the bus is late [2].")
-    assert [citation.line for citation in citations.of(answer)] == [11, 21]
+GARDEN = "Potatoes are planted in May, potatoes and trees.\n\nThe key is under the stone."
+HOUSE = "# Household facts\n\n- The router is blue\n- The gas meter number is 8812\n- Bins: Thursday"
 
 
-def test_pages_are_cited_as_pages(hit: Callable[..., Hit]) -> None:
+@pytest.mark.parametrize(
+    ("texts", "answer", "lines"),
+    [
+        (["The bus is old.\nThe red tram is late.", "The red tram is never late.\nThe bus is late."],
+         "The red tram is late [1] and the bus is late [2].", [11, 21]),
+        ([HOUSE], "The gas meter number is 8812. [1]", [13]),
+        ([GARDEN], "The key is under the stone. [1] Potatoes are planted in May, and trees. [1]", [12]),
+        (["Wood burns.\nСнег тает.\nIce melts slowly.", "雪融化。\n木头燃烧。"],
+         "- Ice melts slowly\n- Снег тает [1]\n- 木头燃烧。[2]", [11, 21]),
+    ],
+    ids=["parts of a sentence", "an item of a list", "the first statement with a mark", "lines and sentences"],
+)  # fmt: skip
+def test_statements_are_cited_by_their_own_words(
+    hit: Callable[..., Hit], texts: list[str], answer: str, lines: list[int]
+) -> None:
     citations = Citations()
-    read(citations, [hit(1, "Text.", page=7)], "So [1].")
-    assert citations.of("So [1].")[0].place == "/notes/1.md p. 7"
+    shown = read(citations, [hit(number, text) for number, text in enumerate(texts, 1)], answer)
+    assert [citation.line for citation in citations.of(shown)] == lines
 
 
 def test_an_answer_without_marks_names_what_it_was_given(hit: Callable[..., Hit]) -> None:
     given = [hit(4, "Text four."), hit(2, "Text two.")]
-    assert [(c.number, c.id) for c in Citations().of("No marks.", given)] == [(1, 4), (2, 2)]
-
-
-def test_an_answer_without_text_names_nothing(hit: Callable[..., Hit]) -> None:
-    assert Citations().of("", [hit(4, "Text four.")]) == ()
-
-
-def test_a_list_is_cited_by_the_item_that_says_it(hit: Callable[..., Hit]) -> None:
-    text = "# Household facts\n\n- The router is blue\n- The gas meter number is 8812\n- Bins: Thursday"
-    citations = Citations()
-    answer = read(citations, [hit(1, text)], "The gas meter number is 8812. [1]")
-    assert (citations.of(answer)[0].line, citations.of(answer)[0].quote) == (13, "The gas meter number is 8812")
-
-
-def test_the_first_statement_with_a_mark_says_where(hit: Callable[..., Hit]) -> None:
-    text = "Potatoes are planted in May, potatoes and trees.\n\nThe key is under the stone."
-    citations = Citations()
-    answer = read(
-        citations, [hit(1, text)], "The key is under the stone. [1] Potatoes are planted in May, and trees. [1]"
-    )
-    assert citations.of(answer)[0].line == 12
-
-
-def test_statements_are_found_by_line_and_by_sentence(hit: Callable[..., Hit]) -> None:
-    passages = [hit(1, "Wood burns.\nСнег тает.\nIce melts slowly."), hit(2, "雪融化。\n木头燃烧。")]
-    citations = Citations()
-    answer = read(citations, passages, "- Ice melts slowly\n- Снег тает [1]\n- 木头燃烧。[2]")
-    assert [citation.line for citation in citations.of(answer)] == [11, 21]
-
-
-def test_citations_have_the_keys_of_search_results(hit: Callable[..., Hit]) -> None:
-    citation = Citations().of("Text.", [hit(1, "Text.")])[0]
-    assert {"path", "line_start", "line_end", "score", "snippet", "id"} <= set(citation.to_json())
+    found = Citations().of("No marks.", given)
+    assert [(c.number, c.id) for c in found] == [(1, 4), (2, 2)]
+    assert {"path", "line_start", "line_end", "score", "snippet", "id"} <= set(found[0].to_json())
+    assert Citations().of("", given) == ()
 
 
 def test_a_range_has_at_most_ten_numbers(hit: Callable[..., Hit]) -> None:
@@ -238,6 +217,9 @@ TABLE = "| Setting | Default |\n|---|---|\n| port | 80 |\n| keep | 180 |"
         ("# Mill Lane\n\nNo cars.\nMill Lane is closed!", "Mill Lane is closed [1]!", 3, "Mill Lane is closed!"),
         ("# Keys\n\nThe keys are\nwith the caretaker. He is old.", "The keys are with the caretaker.", 2,
          "The keys are"),
+        ("The gate, which nobody has ever seen open in winter, opens. The gate opens. Rain falls.", "gate opens", 0,
+         "The gate opens."),
+        ("a" * 130 + " " + "b" * 109 + " c" * 60, "a" * 130, 0, "a" * 130 + " " + "b" * 109 + " …"),
     ],
 )  # fmt: skip
 def test_line_and_quote(passage: str, statement: str, line: int, quote: str) -> None:
@@ -261,16 +243,6 @@ def test_every_passage_has_a_line(passage: str, statement: str) -> None:
     assert 0 <= at <= len(passage)
     assert "\n" not in quote
     assert quote.replace("`.`", ".") in " ".join(passage.split()), "a mark by itself is quoted as code"
-
-
-def test_of_parts_that_share_as_much_the_shorter_is_shown() -> None:
-    passage = "The gate, which nobody has ever seen open in winter, opens. The gate opens. Rain falls."
-    assert support(passage, "gate opens")[1] == "The gate opens."
-
-
-def test_a_quote_may_be_as_long_as_allowed() -> None:
-    text = "a" * 130 + " " + "b" * 109
-    assert support(text + " c" * 60, "a" * 130)[1] == text + " …"
 
 
 @pytest.mark.parametrize("pattern", [MARK, _ENDING, _MARK_OR_CODE], ids=["mark", "ending", "mark or code"])
@@ -330,17 +302,23 @@ def test_what_a_model_copied_is_told_from_what_it_cites(written: str, shown: str
     assert read_marks(*written) == shown, "character by character"
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_mark_behind_a_quotation_is_a_citation_although_the_document_has_the_same(number: int) -> None:
-    marks = reader(("The Ombra is long. [1] It rises at Kell. [2]", "The mill burned down. [1] [2]"))
-    text = marks.feed("The mill burned down.", quoted=True) + marks.feed(f" [{number}]") + marks.finish()
-    assert text == "The mill burned down. [1]"
+RIVER = "The Ombra is long. [1] It rises at Kell. [2]"
 
 
-def test_a_mark_behind_words_of_ones_own_may_be_the_documents() -> None:
-    marks = reader(("The Ombra is long. [1] It rises at Kell. [2]",))
-    text = marks.feed("It rises", quoted=True) + marks.feed(" and the Ombra is long. [1]") + marks.finish()
-    assert text == "It rises and the Ombra is long. [ 1 ]"
+@pytest.mark.parametrize(
+    ("passages", "quoted", "own", "shown"),
+    [
+        ((RIVER, "The mill burned down. [1] [2]"), "The mill burned down.", " [1]", "The mill burned down. [1]"),
+        ((RIVER, "The mill burned down. [1] [2]"), "The mill burned down.", " [2]", "The mill burned down. [1]"),
+        ((RIVER,), "It rises", " and the Ombra is long. [1]", "It rises and the Ombra is long. [ 1 ]"),
+        (PASSAGES, "Press ` now.", " [3]", "Press ` now. [1]"),
+    ],
+)
+def test_a_mark_behind_a_quotation_is_a_citation_and_one_behind_own_words_may_be_the_documents(
+    passages: tuple[str, ...], quoted: str, own: str, shown: str
+) -> None:
+    marks = reader(passages)
+    assert marks.feed(quoted, quoted=True) + marks.feed(own) + marks.finish() == shown
 
 
 @pytest.mark.parametrize(
@@ -359,11 +337,6 @@ def test_no_mark_in_a_quotation_is_a_citation(quoted: str, shown: str) -> None:
     marks = reader()
     text = "".join(marks.feed(word, quoted=True) for word in words) + marks.feed(" [3]")
     assert text + marks.finish() == f"{shown} [1]"
-
-
-def test_a_backtick_in_a_quotation_does_not_hide_the_citation() -> None:
-    marks = reader()
-    assert marks.feed("Press ` now.", quoted=True) + marks.feed(" [3]") + marks.finish() == "Press ` now. [1]"
 
 
 @given(st.lists(st.tuples(st.text(alphabet="ab [],12`\n-", max_size=8), st.booleans()), max_size=8))
