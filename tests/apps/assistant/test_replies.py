@@ -29,58 +29,38 @@ from edge.runtimes.generation.extractive import Quoted
 from edge.runtimes.reader import Span
 
 
-@pytest.mark.parametrize(
-    ("reply", "meaning"),
-    [
-        ("yes", True), ("Yes.", True), ("**No**", False), ("no, it does not", False), ("Answer: yes", True),
-        ("I think not", False), ("", None), ("perhaps", None), ("The answer to this is yes", None),
-    ],
-)  # fmt: skip
-def test_verdicts(reply: str, meaning: bool | None) -> None:
-    assert prompts.read_verdict(reply) is meaning
+def four_questions(reply: str) -> list[str]:
+    return prompts.read_questions(reply, 4)
 
 
-@pytest.mark.parametrize(
-    ("reply", "value"), [("Fully", 1.0), ("partly supported", 0.5), ("not supported", 0.0), ("hm", None)]
+TOPICS = "Topics:\n1. builder of the bridge\n2. her birthplace"
+LISTED = (
+    "Here are the sub-questions:\n1. Who built the bridge?\n- Where was she born?\n"
+    "3) who built the bridge?\n\nQ4: What is a mill?\n* And why?"
 )
-def test_support(reply: str, value: float | None) -> None:
-    assert prompts.read_support(reply) == value
+READ: list[tuple[Callable[..., Any], str, Any]] = [
+    *((prompts.read_verdict, reply, True) for reply in ("yes", "Yes.", "Answer: yes")),
+    *((prompts.read_verdict, reply, False) for reply in ("**No**", "no, it does not", "I think not")),
+    *((prompts.read_verdict, reply, None) for reply in ("", "perhaps", "The answer to this is yes")),
+    (prompts.read_support, "Fully", 1.0), (prompts.read_support, "partly supported", 0.5),
+    (prompts.read_support, "not supported", 0.0), (prompts.read_support, "hm", None),
+    (prompts.read_grade, "4 of 5", 4), (prompts.read_grade, "Grade: 5", 5),
+    (prompts.read_grade, "10", None), (prompts.read_grade, "good", None),
+    (lambda reply: prompts.read_questions(reply, 2), LISTED, ["Who built the bridge?", "Where was she born?"]),
+    (four_questions, LISTED,
+     ["Who built the bridge?", "Where was she born?", "What is a mill?", "And why?"]),
+    (four_questions, TOPICS, ["builder of the bridge", "her birthplace"]),
+    (four_questions, "...\n\n", []),
+    (prompts.read_line, '\n  \n"Who built it?"\nI hope this helps.', "Who built it?"),
+    (prompts.read_line, "Question: Who built it?", "Who built it?"), (prompts.read_line, " \n--\n", ""),
+    (prompts.is_refusal, "Not in the documents.", True), (prompts.is_refusal, "The documents say so.", False),
+]  # fmt: skip
+"""Verdicts, support, grades, questions (without numbers, bullets, labels and repetitions), lines and refusals."""
 
 
-def test_grades_outside_the_scale_are_none() -> None:
-    assert prompts.read_grade("4 of 5") == 4
-    assert prompts.read_grade("Grade: 5") == 5
-    assert prompts.read_grade("10") is None
-    assert prompts.read_grade("good") is None
-
-
-def test_questions_lose_numbers_bullets_labels_and_repetitions() -> None:
-    reply = (
-        "Here are the sub-questions:\n1. Who built the bridge?\n- Where was she born?\n"
-        "3) who built the bridge?\n\nQ4: What is a mill?\n* And why?"
-    )
-    assert prompts.read_questions(reply, 4) == [
-        "Who built the bridge?", "Where was she born?", "What is a mill?", "And why?",
-    ]  # fmt: skip
-    assert prompts.read_questions(reply, 2) == ["Who built the bridge?", "Where was she born?"]
-
-
-def test_questions_without_question_marks_are_still_questions() -> None:
-    assert prompts.read_questions("Topics:\n1. builder of the bridge\n2. her birthplace", 4) == [
-        "builder of the bridge", "her birthplace",
-    ]  # fmt: skip
-    assert prompts.read_questions("...\n\n", 4) == []
-
-
-def test_one_line_is_the_first_with_words() -> None:
-    assert prompts.read_line('\n  \n"Who built it?"\nI hope this helps.') == "Who built it?"
-    assert prompts.read_line("Question: Who built it?") == "Who built it?"
-    assert prompts.read_line(" \n--\n") == ""
-
-
-def test_refusals_are_recognized_in_any_case() -> None:
-    assert prompts.is_refusal("Not in the documents.")
-    assert not prompts.is_refusal("The documents say so.")
+@pytest.mark.parametrize(("read", "reply", "meaning"), READ)
+def test_replies_are_read(read: Callable[..., Any], reply: str, meaning: Any) -> None:
+    assert read(reply) == meaning
 
 
 @given(st.text(max_size=200))

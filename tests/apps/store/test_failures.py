@@ -64,21 +64,21 @@ def db(tmp_path: Path) -> apsw.Connection:
     return apsw.Connection(path)
 
 
-@pytest.mark.parametrize("statement", DAMAGE)
-def test_tables_that_do_not_hold_what_they_should_are_damaged(db: apsw.Connection, statement: str) -> None:
-    with pytest.raises(DamagedStore, match=r"edge.db does not hold what it should .*`edge check` says what is lost"):
-        run(db, statement)
+KINDS: dict[type[Exception], tuple[list[str], str | None]] = {
+    DamagedStore: (DAMAGE, r"edge.db does not hold what it should .*`edge check` says what is lost"),
+    InputError: (LIMITS, r"too large for the database: SQLite says .*|memory limit has room"),
+    apsw.SQLError: (BUGS, None),
+}
+"""What an error of SQLite becomes: damage, a limit, or a fault of the program, which stays one."""
 
 
-@pytest.mark.parametrize("statement", LIMITS, ids=lambda statement: statement[:20])
-def test_a_limit_of_sqlite_is_told_as_one(db: apsw.Connection, statement: str) -> None:
-    with pytest.raises(InputError, match=r"too large for the database: SQLite says .*|memory limit has room"):
-        run(db, statement)
-
-
-@pytest.mark.parametrize("statement", BUGS)
-def test_a_wrong_statement_is_no_damage(db: apsw.Connection, statement: str) -> None:
-    with pytest.raises(apsw.SQLError):
+@pytest.mark.parametrize(
+    ("statement", "kind"),
+    [(statement, kind) for kind, (statements, _) in KINDS.items() for statement in statements],
+    ids=lambda value: str(value)[:20],
+)
+def test_errors_of_sqlite_are_told_apart(db: apsw.Connection, statement: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=KINDS[kind][1]):
         run(db, statement)
 
 
