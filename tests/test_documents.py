@@ -1,9 +1,9 @@
-"""The README and the guides are true: every snippet runs, in a home of its own with tiny data, and prints what the page
-shows, every link leads to a file, and every file, command and option that they name exists."""
+"""The documents: links, figures, commands and blocks that run."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
@@ -309,3 +310,37 @@ def _pdf(text: str) -> bytes:
     table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
     trailer = b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, len(body))
     return body + b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table) + trailer
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("commands_page", PAGE.with_suffix(".py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_up_to_date(generator: ModuleType) -> None:
+    assert PAGE.read_text(encoding="utf-8") == generator.page(), "run `python docs/commands.py`"
+
+
+def test_every_command_and_option_says_what_it_does(generator: ModuleType) -> None:
+    from edge.apps.cli import edge
+
+    count = 0
+    for path, command in generator.commands(edge, ("edge",)):
+        name = " ".join(path)
+        assert command.help, f"{name} has no help"
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                count += 1
+                assert option.help or isinstance(option.type, click.Choice) or option.show_default, (
+                    f"{name} {option.opts}"
+                )
+                assert generator._names(option) in PAGE.read_text(encoding="utf-8")
+    assert count > 100

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from naive.forked import forked_edge
 from naive.program import settings_of, write_tiny_models
+from naive.reading import ReadingHere
 
 from edge.apps.cli import main
 from edge.budget import MemoryBudget
@@ -27,6 +28,12 @@ class Ended:
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A models directory with the reranker `tiny` and the embedder `tiny-embedder`; not to be changed."""
     return write_tiny_models(tmp_path_factory.mktemp("tiny") / "models")
+
+
+@pytest.fixture(autouse=True)
+def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See `naive.reading`. Tests of the process that reads documents put a fixture that does nothing in its place."""
+    monkeypatch.setattr("edge.apps.documents.extraction.WorkerProcess", ReadingHere)
 
 
 @pytest.fixture(scope="session")

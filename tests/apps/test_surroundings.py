@@ -100,7 +100,7 @@ def test_a_system_that_gives_too_little_memory_is_told(folder: Path, limit: str,
     import resource
 
     what = getattr(resource, f"RLIMIT_{limit}")
-    for arguments in WORK:
+    for arguments in WORK if nbytes == 200_000 << 10 else WORK[:2]:  # it is found out before the verb is
         code, errors = said(folder, [*arguments], lambda: resource.setrlimit(what, (nbytes, nbytes)))
         assert code == 2, (arguments, code, errors)
         assert errors.count("\n") == 1, errors

@@ -56,7 +56,7 @@ OPENS_NONE = {
     "doctor", "config", "plan", "serve", "help", "cluster", "install",
 }  # fmt: skip
 """Groups of verbs and verbs that open no store. A backup copies what is noted with the rest, `watch` is `index`, and
-the answers of `serve` say it (`tests/apps/serve/test_serve_health.py`)."""
+the answers of `serve` say it (`tests/apps/serve/test_serve_models.py`)."""
 
 FILE_TOOLS: dict[str, dict[str, Any]] = {
     "search": {"query": "river", "rerank": False},

@@ -8,7 +8,6 @@ from edge.apps.options import LazyGroup
 
 _MODULES = {
     "answer-odds": "answer_odds",
-    "answers-check": "answers_check",
     "assistant": "assistant",
     "banks": "banks",
     "beam": "beam",
@@ -20,22 +19,18 @@ _MODULES = {
     "load": "load",
     "memory": "memory",
     "memory-relevance": "memory_relevance",
-    "moved-states": "moved_states",
     "overhead": "overhead",
     "pipelining": "pipelining",
     "placement": "placement",
     "plan": "plan",
-    "pruning": "pruning",
     "report": "run_record",
     "rerank-memory": "rerank_memory",
     "rerank-peers": "rerank_peers",
     "search-peers": "search",
     "search-quality": "search",
     "searchers": "searchers",
-    "serve": "serve",
     "supersession": "supersession",
     "traversal": "traversal",
-    "tune": "tune",
 }
 """The module of each command, whose function has the command's name."""
 

@@ -6,15 +6,19 @@ import http.client
 import itertools
 import json
 import math
+import os
 import random
 import shlex
+import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,8 +30,7 @@ from naive.program import EDGE
 
 from bench.figures import Figure, higher, lower, tabulate
 from bench.options import Computing, File, Output, Rounds, Threads, WorkDir, benchmark, stated
-from bench.process import processor, say
-from bench.serve import running
+from bench.process import TreeWatch, processor, say
 from edge.config import parse_size
 from edge.errors import EdgeError
 
@@ -189,6 +192,55 @@ def opened(port: int, arrivals: Sequence[Arrival], world: World, length: int, ti
         return [future.result() for future in futures]
 
 
+@contextmanager
+def running(command: Sequence[str], name: str) -> Iterator[tuple[int, TreeWatch]]:
+    """Runs a server, and gives its port and a watch of its memory when it lists its models.
+
+    In the command, `{port}` stands for a free port, and `{folder}` for a folder that ends with the server.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    with tempfile.TemporaryDirectory() as folder:
+        filled = [part.replace("{port}", str(port)).replace("{folder}", folder) for part in command]
+        environment = dict(os.environ, XDG_RUNTIME_DIR=folder, EDGE_SCRATCH_DIR=folder)
+        process = subprocess.Popen(
+            filled, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        watch = TreeWatch(process.pid)
+        try:
+            _wait(port, process, name)
+            yield port, watch
+        finally:
+            watch.close()
+            process.terminate()
+            try:
+                process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+
+
+def _wait(port: int, process: subprocess.Popen[str], name: str) -> None:
+    end = time.monotonic() + 180.0
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            said = (process.stderr.read() if process.stderr else "").strip().splitlines() or ["no output"]
+            raise EdgeError(f"{name} did not start: {said[-1]}")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", "/v1/models")
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status == 200:  # not while a server is still loading its model
+                return
+        except OSError:
+            pass
+        finally:
+            connection.close()
+        time.sleep(0.1)
+    raise EdgeError(f"{name} does not answer")
+
+
 def summed(samples: Sequence[Sample], seconds: float, deadline: float) -> dict[str, float]:
     """The measures of a load that took so many seconds. A refused request has missed its deadline."""
     good = [sample for sample in samples if sample.first is not None]
@@ -337,7 +389,7 @@ def load(
     held = 0
     for turn, (load_name, drawing), name in itertools.product(range(rounds), loads.items(), commands):
         say(f"round {turn + 1} of {rounds}: {name}, {load_name}")
-        with running(commands[name], name, path="/v1/models") as (port, watch):
+        with running(commands[name], name) as (port, watch):
             kinds = [kind for kind in KINDS if any(one.kind == kind for one in drawing)]
             for kind in kinds:
                 warm = sent(port, Arrival(0, kind, 0, -1), world, answer, None, 600)

@@ -1,22 +1,32 @@
-"""Stored runs: the command and the machine without places of this computer, rounds that add up, files that are none."""
+"""The harness of benchmarks: processes, options, stored runs, their figures and the page that is written from them."""
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
+import shutil
 import socket
-from dataclasses import replace
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from bench import gpu, index, memory
 from bench.command import bench
 from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.options import ARGUMENT, Output, benchmark
-from bench.run_record import RunRecord, command_line, machine, records, without_folders
-from edge.errors import InputError
+from bench.options import ARGUMENT, Count, Folder, Names, Otherwise, Output, benchmark, numbers, stated
+from bench.process import TreeWatch, in_turn, measure, timed
+from bench.run_record import RunRecord, block, command_line, machine, records, renew, report, without_folders
+from edge.errors import CapabilityError, EdgeError, InputError
 
 FIGURE = Figure("edge", "warm", "s", "lower", (0.25, 0.5), "searching")
 RUN = RunRecord(
@@ -133,3 +143,300 @@ def test_a_file_of_another_command_is_refused_before_the_measurement(tmp_path: P
     assert isinstance(refused.exception, InputError)
     assert "another command" in str(refused.exception)
     assert RunRecord.load(tmp_path / "a.json") == RUN
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+RUNS = PAGE.parent / "runs"
+REPORTED = RunRecord(
+    "index", "python -m tests.bench index --rows 10", "a machine", "1.0", "2026-01-02",
+    (
+        Figure("edge", "recall@10", "", "higher", (0.97, 0.95, 0.96), "searching"),
+        Figure("edge", "warm", "s", "lower", (0.0125, 0.0126), "searching"),
+        Figure("edge", "peak", "B", "lower", (248_000_000,), "searching"),
+        Figure("peer", "warm", "s", "lower", (0.1,), "searching", peer=True),
+        Figure("edge", "found", "%", "higher", (0.125,)),
+        Figure("edge", "requests", "/s", "higher", (1234.5,)),
+        Figure("edge", "long", "s", "lower", (3.25,)),
+        Figure("edge", "short", "s", "lower", (2e-6,)),
+    ),
+    ("A peer was left out.",),
+)  # fmt: skip
+SHOWN = """\
+<!-- run index.json -->
+`python -m tests.bench index --rows 10`: 2026-01-02, version 1.0, a machine, medians of up to 3 rounds.
+
+| searching | recall@10 | warm, ms | peak |
+|---|---|---|---|
+| edge | 0.960 | 12.6 | 248 MB |
+| peer | | 100 | |
+
+| | found | requests a second | long, s | short, µs |
+|---|---|---|---|---|
+| edge | 12.5 % | 1,234 | 3.25 | 2.00 |
+
+A peer was left out.
+<!-- end of run -->
+"""
+
+
+def test_a_run_becomes_tables() -> None:
+    assert block("index.json", REPORTED) == SHOWN
+
+
+def test_a_page_gets_its_blocks_and_keeps_its_text(tmp_path: Path) -> None:
+    REPORTED.write(tmp_path / "index.json")
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\n<!-- run index.json -->\nold\n<!-- end of run -->\n\nText.\n", encoding="utf-8")
+    for _ in range(2):
+        done = CliRunner().invoke(report, [str(tmp_path / "index.json"), "--page", str(page)], catch_exceptions=False)
+        assert done.exit_code == 0
+        assert page.read_text(encoding="utf-8") == f"# Title\n\n{SHOWN}\nText.\n"
+    printed = CliRunner().invoke(report, [str(tmp_path / "index.json")], catch_exceptions=False)
+    assert printed.stdout == SHOWN
+
+
+def test_a_page_leaves_out_the_tables_and_columns_that_it_names() -> None:
+    page = SHOWN.replace("index.json -->", "index.json without searching; long -->")
+    shown = renew(page, {"index.json": REPORTED})
+    assert shown.startswith("<!-- run index.json without searching; long -->\n")
+    assert "| searching |" not in shown
+    assert "| edge | 12.5 % | 1,234 | 2.00 |" in shown
+    with pytest.raises(InputError, match=r"index\.json has no table or column finding"):
+        renew(page.replace("without searching", "without finding"), {"index.json": REPORTED})
+
+
+def test_a_page_without_the_place_of_a_run_is_refused() -> None:
+    with pytest.raises(InputError, match=r"no place for index\.json"):
+        renew("# Title\n", {"index.json": REPORTED})
+    with pytest.raises(InputError, match=r"place for index\.json, which is no run"):
+        renew(SHOWN, {})
+
+
+def test_the_page_of_benchmarks_is_what_the_stored_runs_give(tmp_path: Path) -> None:
+    copy = tmp_path / "benchmarks.md"
+    shutil.copy(PAGE, copy)
+    done = CliRunner().invoke(report, [str(RUNS), "--page", str(copy)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert copy.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8"), (
+        "run `python -m tests.bench report docs/runs --page docs/benchmarks.md`"
+    )
+
+
+def test_the_stored_runs_of_the_page_were_made_from_a_commit() -> None:
+    for path in RUNS.glob("*.json"):
+        run = RunRecord.load(path)
+        assert " at commit " in run.version, path.name
+        assert not run.version.endswith("+"), f"{path.name} was measured with changes that are in no commit"
+
+
+def named(figures: Iterable[Figure]) -> dict[tuple[str, str, str], Figure]:
+    """The figures by table, row and column, which are all different."""
+    found = list(figures)
+    by_key = {figure.key: figure for figure in found}
+    assert len(by_key) == len(found) > 0
+    return by_key
+
+
+def test_an_index_and_its_peers() -> None:
+    report = {
+        "ids": [[1, 2]], "cold": [0.2], "warm": [0.1, 0.3], "peak_resident": 10, "peak_with_files": 20, "nbytes": 30,
+        "nprobe": 4,
+    }  # fmt: skip
+    row = index._row(report, np.array([[1, 3]]))
+    window = index._window({
+        "stall": {"demand": [0.2], "lookahead": [0.1]}, "seconds": {"demand": [0.5], "lookahead": [0.4]},
+        "overlap": 0.75, "fetched": [1], "same": True, "within": True, "peak_resident": 1,
+    })  # fmt: skip
+    found = named(index.figures({
+        "built": {"seconds": 2.0, "peak_resident": 5}, "systems": {"edge": row, "faiss-ram": row},
+        "churn": {"rows": 3, "fresh": row, "changed": row}, "lookahead": {"disk": window},
+    }))  # fmt: skip
+    assert {key[:2] for key in found} >= {
+        ("building", "edge"), ("searching", "edge"), ("searching", "faiss-ram"), ("lookahead by device", "disk"),
+    }  # fmt: skip
+    assert found["searching", "edge", "recall@10"].rounds == (0.5,)
+    assert found["searching", "edge", "warm p50"].median == 0.2
+    assert {figure.row for figure in found.values() if figure.peer} == {"faiss-ram"}
+
+
+def test_memories_with_their_rounds() -> None:
+    def run(milliseconds: float, rows: int) -> dict[str, Any]:
+        return {t: {"p50": milliseconds, "p95": 9.0} for t in memory._TIMES} | {"rows": rows, "peak_resident": 7}
+
+    action = {"found": 0.9, "wrong_of_hits": 0.1, "wrong_of_absent": 0.2, "lookup_ms": 30.0}
+    report = {
+        "quality": {"systems": {"bm25": {"recall": 0.7, "ndcg": 0.5}}},
+        "speed": {"edge, many": run(64.0, 100_000)}, "actions": {"reranked": action, "stored": 5},
+    }  # fmt: skip
+    turns = {"edge": [run(8.0, 5000), run(12.0, 5000)], "mem0": [run(50.0, 5000)] * 2}
+    found = named(memory.figures(report, turns))
+    assert found["searching and adding", "edge, 5,000 memories", "search p50"].rounds == (0.008, 0.012)
+    assert found["searching and adding", "edge, 100,000 memories", "search p50"].rounds == (0.064,)
+    assert {figure.row for figure in found.values() if figure.peer} == {"mem0, 5,000 memories"}
+    assert found["cache of actions", "reranked", "lookup"].median == 0.03
+    named(memory.figures(report, {"edge": [], "mem0": []}))
+
+
+def test_a_gpu_beside_transformers() -> None:
+    row = {"seconds": [0.5, 0.6], "device_peak": 2 * 10**9}
+    parts = {
+        "s transformers": {"rows": {"sorted": row}}, "s int8": {"rows": {"two layers": row}},
+        "s fp16": {"left_out": "no memory"},
+        "search": {"rows": {"cuda": {"queries_per_second": {"1": 5.0}, "recall": 0.9}, "faiss": {"recall": 0.9}}},
+    }  # fmt: skip
+    found = named(gpu.figures({"shapes": ["s"], "parts": parts}))
+    assert found["s", "edge int8, two layers", "time"].rounds == (0.5, 0.6)
+    assert {figure.row for figure in found.values() if figure.peer} == {"transformers, sorted", "faiss"}
+
+
+def test_a_script_runs_outside_its_folder_and_without_a_hub(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    (tmp_path / "json.py").write_text("raise SystemError('a module beside the script was imported')")
+    script.write_text(
+        "import json, os, sys\n"
+        "task = json.load(sys.stdin)\n"
+        "print('a line of a library')\n"
+        "print(json.dumps({'said': task['say'], 'files': os.listdir('.'), 'offline': os.environ['HF_HUB_OFFLINE']}))\n"
+    )
+    report = measure(script, {"say": 5}, threads=1)
+    assert report["said"] == 5
+    assert report["files"] == []
+    assert report["offline"] == "1"
+
+
+def test_the_memory_of_child_processes_counts() -> None:
+    hold = "held = bytearray(b'1') * (200 << 20); print(); import sys; sys.stdin.read()"
+    start = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {hold!r}]).returncode)"
+    parent = subprocess.Popen([sys.executable, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    watch = TreeWatch(parent.pid)
+    try:
+        assert parent.stdout is not None
+        parent.stdout.readline()  # the child holds its memory from now on
+        end = time.monotonic() + 120
+        while watch.high_water < 200 << 20 and time.monotonic() < end:
+            time.sleep(0.05)
+    finally:
+        parent.communicate()
+        watch.close()
+    assert 200 << 20 <= watch.high_water < 300 << 20
+
+
+def test_a_script_that_fails_or_hangs_is_reported(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("raise ValueError('the reason')")
+    with pytest.raises(EdgeError, match="one failed: ValueError: the reason"):
+        measure(script, {"name": "one"}, threads=1)
+    script.write_text("import time\ntime.sleep(600)")
+    with pytest.raises(EdgeError, match=r"one was ended after 1 s"):
+        measure(script, {"name": "one"}, threads=1, timeout=1)
+    script.write_text("import a_module_that_nobody_has")
+    with pytest.raises(CapabilityError, match="a_module_that_nobody_has"):
+        measure(script, {"name": "one"}, threads=1)
+
+
+def held(task: dict[str, Any]) -> dict[str, Any]:
+    """A measurement that holds as many bytes as its task says."""
+    data = bytearray(b"1") * task["nbytes"]
+    time.sleep(0.05)
+    return {"pid": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"], "held": len(data)}
+
+
+held.__module__ = "bench.test_harness"  # as a process that pytest has not started imports it
+
+
+def test_a_function_runs_in_a_process_of_its_own() -> None:
+    report = measure(held, {"nbytes": 100 << 20}, threads=3)
+    assert report["pid"] != os.getpid()
+    assert report["threads"] == "3"
+    assert 100 << 20 <= report["peak_resident"] < 200 << 20
+    with pytest.raises(EdgeError, match="one failed: KeyError: 'nbytes'"):
+        measure(held, {"name": "one"}, threads=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """Options of several benchmarks."""
+
+    rows: Annotated[int, "Of the index."] = 5
+    place: Annotated[str, Otherwise(lambda: "here")]
+
+
+@benchmark
+def some_bench(
+    *,
+    folders: Annotated[tuple[Folder, ...], ARGUMENT],
+    counts: Annotated[list[int], numbers(1, 8), "Numbers of devices."] = (1, 2),  # type: ignore[assignment]
+    systems: Annotated[list[str], Names(("a", "b"))] = ("a",),  # type: ignore[assignment]
+    ks: Annotated[tuple[int, ...], "-k", "--top-k"] = (3,),
+    queries: Annotated[Count | None, "All if not given."] = None,
+    cold: Annotated[bool, "From the disk."] = False,
+    shared: Annotated[Shared, {"rows": 9}],
+    output: Output,
+) -> None:
+    """Do something."""
+    values = {"folders": len(folders), "counts": counts, "systems": systems, "ks": ks, "queries": queries, "cold": cold}
+    output.put(values | {"rows": shared.rows, "place": shared.place}, (), "done")
+
+
+def asked(*arguments: str) -> Any:
+    done = CliRunner().invoke(some_bench, [str(Path(__file__).parent), *arguments, "--json"], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return json.loads(done.stdout)
+
+
+def test_parameters_are_options_with_their_defaults() -> None:
+    assert some_bench.name == "some-bench"
+    assert asked() == {
+        "folders": 1, "counts": [1, 2], "systems": ["a"], "ks": [3], "queries": None, "cold": False, "rows": 9,
+        "place": "here",
+    }  # fmt: skip
+    options = "--counts 8,1 --systems b,a -k 1 --top-k 2 --queries 4 --cold --rows 2"
+    given = asked(*options.split())
+    assert given == {
+        "folders": 1, "counts": [8, 1], "systems": ["b", "a"], "ks": [1, 2], "queries": 4, "cold": True, "rows": 2,
+        "place": "here",
+    }  # fmt: skip
+    help = CliRunner().invoke(some_bench, ["--help"]).stdout
+    shown = ("FOLDERS...", "Numbers of devices. [default: 1,2]", "Of a, b. [default: a]", "Of the index. [default: 9]")
+    assert all(text in " ".join(help.split()) for text in shown)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--counts", "9"), ("--counts", "x"), ("--systems", "c"), ("--queries", "0"), ("none-such",)]
+)
+def test_values_that_do_not_fit_are_refused(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(click.BadParameter):
+        asked(*arguments)
+
+
+def test_systems_take_turns_and_one_without_its_library_is_tried_once() -> None:
+    order = []
+
+    def run(name: str) -> int:
+        order.append(name)
+        if name == "absent":
+            raise CapabilityError("no such library")
+        return len(order)
+
+    found, left_out = in_turn(2, ("one", "absent", "other"), run)
+    assert order == ["one", "absent", "other", "one", "other"]
+    assert found == {"one": [1, 4], "other": [3, 5]}
+    assert left_out == {"absent": "absent was left out: no such library."}
+    with pytest.raises(EdgeError, match="nothing was measured"):
+        in_turn(1, ("absent",), run)
+
+
+def test_each_call_is_timed_without_what_comes_before_it() -> None:
+    called = []
+    results, seconds = timed(
+        lambda pause: time.sleep(pause) or pause, [0.0, 0.05], before=lambda: called.append(time.sleep(0.1))
+    )
+    assert results == [0.0, 0.05]
+    assert len(called) == 2
+    assert seconds[0] < 0.05 <= seconds[1] < 0.1
+
+
+def test_conditions_are_stated_with_their_units() -> None:
+    conditions = {"limit": 300_000_000, "top_k": 3, "window_s": 0.123456, "data": ["a"], "none": None}
+    assert stated(conditions) == "limit 300 MB; top k 3; window s 0.1235"

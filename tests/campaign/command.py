@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns 1 when a case failed."""
     every = {attack.name: attack for attack in attacks()}
     parser = argparse.ArgumentParser(description="Attacks every promise of the program, and counts what held.")
-    parser.add_argument("--quick", action="store_true", help="A few cases of each class, two minutes in all.")
+    parser.add_argument("--quick", action="store_true", help="A few cases of each class, one minute in all.")
     parser.add_argument("--hours", type=float, help="Run for so long.")
     parser.add_argument("--class", dest="names", action="append", choices=sorted(every), help="Only this class.")
     parser.add_argument("--cases", type=int, help="Cases of each class; with --hours, at least.")

@@ -36,7 +36,7 @@ _LIMITS = ("300MB", "1GB")
 class CommandLines(Attack):
     name = "command-lines"
     promise = "No command line ends in a traceback, prints a raw control character, or hangs."
-    quick = 30
+    quick = 20
 
     def prepare(self, place: Path) -> None:
         self.home = Home(place / "home").with_tiny_models()

@@ -113,7 +113,7 @@ _FINE = "The river floods in spring.\n"
 class Documents(Attack):
     name = "documents"
     promise = "A hostile document is read or refused with one sentence, and the next file is read."
-    quick = 8
+    quick = 6
 
     def prepare(self, place: Path) -> None:
         from edge.apps.documents.extraction import Extractor

@@ -27,7 +27,7 @@ _PATIENCE_S = 600.0
 class Limit(Attack):
     name = "limit"
     promise = "no process tree holds more than its limit, and the smallest limit that is named works at the first try"
-    quick = 10
+    quick = 6
 
     def prepare(self, place: Path) -> None:
         self.home = Home(place / "home").with_tiny_models()

@@ -3,7 +3,7 @@ longer than a class's few cases."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from campaign.discovery import found
@@ -13,14 +13,23 @@ from campaign.shim import Shim, counted, counted_reads
 
 
 class Prepared:
-    """An operation and its home; `snapshot`: the home as it was before the operation."""
+    """An operation and its home, which is made when it is asked for."""
 
     def __init__(self, operation: Operation, place: Path) -> None:
         self.operation = operation
-        self.home = Home(place / operation.name.replace(" ", "-") / "home")
-        operation.prepare(self.home)
-        self.snapshot = Snapshot(self.home.path)
+        self._path = place / operation.name.replace(" ", "-") / "home"
         self._counts: dict[bool, int] = {}
+
+    @cached_property
+    def home(self) -> Home:
+        home = Home(self._path)
+        self.operation.prepare(home)
+        return home
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The home as it was before the operation."""
+        return Snapshot(self.home.path)
 
     def run(self, shim: Shim, counter: Path) -> None:
         """Runs the operation, which nothing spoils."""
@@ -41,7 +50,7 @@ class Prepared:
 
 @cache
 def prepared(place: Path) -> dict[str, Prepared]:
-    """Every operation by its name, with a home below `place`, which is made."""
+    """Every operation by its name, with a home below `place`."""
     return {kind.name: Prepared(kind(), place) for kind in found(Operation, "operations")}
 
 

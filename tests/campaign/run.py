@@ -1,6 +1,6 @@
 """The campaign's command: attacks the program of this checkout, and counts the promises that held.
 
-python tests/campaign/run.py --quick              two minutes, as CI runs it
+python tests/campaign/run.py --quick              one minute, as CI runs it
 python tests/campaign/run.py --hours 1            as many cases as an hour has room for
 python tests/campaign/run.py --class kills --cases 200
 python tests/campaign/run.py --class kills --seed 1 --case 17      one case again

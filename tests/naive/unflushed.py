@@ -1,7 +1,7 @@
 """Files that are not flushed: what was written is in the page cache, where every process sees it.
 
-Only a loss of power tells a flushed file from another one. `tests/campaign/power_loss.py` tests that, with processes of
-its own, which flush. The stores' tests would wait for the disk half of their time.
+Only a loss of power tells a flushed file from another one. `tests/campaign/interruptions.py` tests that, with processes
+of its own, which flush. The stores' tests would wait for the disk half of their time.
 """
 
 from __future__ import annotations

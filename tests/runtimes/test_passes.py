@@ -285,7 +285,7 @@ class Beside:
         self.pool.shutdown()
 
 
-LONG = ("which river floods", texts(7, 120), 5)
+LONG = ("which river floods", texts(7, 50), 5)
 SMALL = [("when does it rain", texts(n, 1), 1) for n in range(3)]
 
 

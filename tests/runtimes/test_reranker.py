@@ -24,7 +24,6 @@ from edge.runtimes.reranker import Reranker
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RERANKERS = ["bert-reranker", "xlm-roberta-reranker", "qwen3-reranker"]
-SHAPES = ["tiny-bert", "tiny-xlm-roberta", "tiny-qwen3"]
 QUERY = "which river floods in spring"
 DOCS = [" ".join(f"word{(i * j) % 37} river" for j in range(1, 3 + 5 * i)) for i in range(9)]
 
@@ -90,8 +89,13 @@ ARRANGEMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("tiny-bert", "fp32"), ("tiny-bert", "int8"), ("tiny-xlm-roberta", "fp16"), ("tiny-xlm-roberta", "int8"),
+        ("tiny-qwen3", "fp16"),
+    ],
+)  # fmt: skip
 def test_scores_do_not_depend_on_the_arrangement(
     packs: Callable[..., Path], open_reranker: Callable[..., Reranker], name: str, precision: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""`edge ask` and `edge chat` as a person uses them: their output, how they end. Most run in forks of one process."""
+"""The commands `edge ask` and `edge chat`, and several collections."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from making.random_gguf import RandomModel, words
+from making.synth import synth
 from naive.program import EDGE, environment_of, write_tiny_models
+
+from edge.apps.assistant.assistant import Assistant
+from edge.apps.assistant.retrieval import CollectionLibrary, Retrieval
+from edge.apps.collection.collection import Collection, Together
+from edge.apps.collection.filters import Filters
+from edge.config import Config
 
 NOTES = "# Rivers\n\nThe river Ombra floods its valley in spring.\n\nIts bridge was built in 1821 by Anna Berg.\n"
 QUESTION = "When does the river flood?"
@@ -224,3 +234,121 @@ def test_ctrl_c_keeps_what_was_written(edge: Edge) -> None:
     assert "Traceback" not in err.decode()
     time.sleep(0.1)
     assert edge("ask", QUESTION, *ANY)[0] == 0
+
+
+ROOT = Path(__file__).parents[3]
+PAGES = ("memory-limit", "memory", "models", "serve", "security", "python", "cluster")
+
+
+def test_the_example_of_the_first_page_is_answered(tmp_path: Path) -> None:
+    (question,) = set(re.findall(r'^edge ask "([^"]*)"', (ROOT / "README.md").read_text("utf-8"), re.MULTILINE))
+    (tmp_path / "models").mkdir()
+    write_tiny_models(tmp_path / "models")
+    # A random embedder: what is found is found by its words.
+    config = Config(
+        memory=8 * 10**9, models_dir=str(tmp_path / "models"), embedder="tiny-embedder",
+        scratch_dir=str(tmp_path / "scratch"),
+    )  # fmt: skip
+    with Collection(tmp_path / "collection", config=config) as collection:
+        collection.index([ROOT / "docs" / f"{page}.md" for page in PAGES])
+        with Assistant(collection) as assistant:
+            answer = assistant.ask(question)
+    assert answer.found
+    assert "anonymous resident memory" in answer.text
+    assert answer.citations[0].path.endswith("memory-limit.md")
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Iterator[Collection]:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    for name in ("river", "bridge", "mill"):
+        (notes / f"{name}.txt").write_text(f"The {name} of Ombra is old.\n", encoding="utf-8")
+    embedder = synth("tiny-bert-embedder", tmp_path / "embedder")
+    embedder.close()
+    with Collection(tmp_path / "notes.edge", embedder=str(tmp_path / "embedder"), memory="10GB") as opened:
+        opened.index([notes])
+        yield opened
+
+
+def test_the_index_gets_the_time_that_the_rest_of_a_search_leaves(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = collection.vectors
+    assert index is not None
+    search = index.search
+    given: list[float | None] = []
+    now = 0.0
+
+    def passing(seconds: float, work: Callable[..., Any]) -> Callable[..., Any]:
+        """The same work, during which so many seconds pass."""
+
+        def slow(*args: Any, **options: Any) -> Any:
+            nonlocal now
+            now += seconds
+            return work(*args, **options)
+
+        return slow
+
+    def watched(*args: Any, seconds: float | None = None, **options: Any) -> Any:
+        given.append(seconds)
+        return search(*args, seconds=seconds, **options)
+
+    monkeypatch.setattr(index, "search", passing(1000, watched))
+    for module in ("assistant.retrieval", "collection.searching"):
+        monkeypatch.setattr(f"edge.apps.{module}.time", SimpleNamespace(perf_counter=lambda: now))
+    library = CollectionLibrary(Together({"": collection}))
+    monkeypatch.setattr(collection.source, "hits", passing(1, collection.source.hits))
+    query = [Retrieval.of("the old bridge")]
+    vectors = np.asarray(library.embed_queries(["the old bridge"]))
+    assert [hit.path for hits in library.candidates(query, vectors, 3) for hit in hits]
+    library.candidates(query, vectors, 3, seconds=60.0)
+    library.candidates(query, vectors, 3, seconds=1e-9)
+    unlimited, limited, none = given
+    assert unlimited is None
+    assert limited is not None
+    assert 50 < limited <= 59, "full text and reading passages took a second, the index's own time is its own"
+    assert none == 0.0
+
+
+@pytest.mark.parametrize("where", [None, Filters.of(["path:*r*"])])
+def test_the_queries_of_a_batch_are_one_search_and_find_what_each_finds_alone(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch, where: Filters | None
+) -> None:
+    index = collection.vectors
+    assert index is not None
+    search = index.search
+    asked: list[int] = []
+
+    def watched(db: Any, queries: Any, *args: Any, **options: Any) -> Any:
+        asked.append(len(queries))
+        return search(db, queries, *args, **options)
+
+    monkeypatch.setattr(index, "search", watched)
+    library = CollectionLibrary(Together({"": collection}))
+    texts = ["the old bridge", "a mill", "Ombra river"]
+    queries = [Retrieval.of(text) for text in texts]
+    vectors = np.asarray(library.embed_queries(texts))
+    alone = [
+        library.candidates([query], vector[None], 3, where=where)[0]
+        for query, vector in zip(queries, vectors, strict=True)
+    ]
+    asked.clear()
+    together = library.candidates(queries, vectors, 3, where=where)
+    assert asked == [3]
+    assert [[(hit.id, hit.score) for hit in hits] for hits in together] == [
+        [(hit.id, hit.score) for hit in hits] for hits in alone
+    ]
+    assert len({hits[0].path for hits in together}) > 1, "each query has its own results"
+
+
+def test_room_that_another_request_works_in_is_no_refusal(collection: Collection) -> None:
+    """Of several requests, each asks caches for all the room that one needs. What another one holds meanwhile comes
+    back, so the models decide whether a pass fits beside it or waits."""
+    budget = collection.budget
+    cache = budget.reserve("cache", 3 << 30)
+    budget.add_shrinker("cache", lambda nbytes: cache.resize(max(0, cache.nbytes - nbytes)), loss=0.0)
+    library = CollectionLibrary(Together({"": collection}), working=8 << 30)
+    with budget.reserve("another request", 3 << 30):
+        assert library.embed_queries(["the old bridge"]).shape == (1, 64)
+    assert not cache.nbytes

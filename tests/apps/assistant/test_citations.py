@@ -1,17 +1,36 @@
-"""From marks in a streamed text to lines of files."""
+"""Citations: marks in texts, quotations, and the passages and parts that they name."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from making.random_gguf import RandomModel, words
 
-from edge.apps.assistant.citations import _ENDING, _MARK_OR_CODE, MARK, QUOTE_CHARS, Citations, support
+from edge.apps.assistant.answer import cited
+from edge.apps.assistant.citations import (
+    _ENDING,
+    _MARK_OR_CODE,
+    MARK,
+    QUOTE_CHARS,
+    Citation,
+    Citations,
+    MarkReader,
+    support,
+)
+from edge.apps.assistant.steps import dealt, documents_read, fused, merge_passages
 from edge.apps.collection.hits import Hit, Stages
+from edge.budget import MemoryBudget
+from edge.errors import InputError
+from edge.runtimes.generation.base import Document, Message, Sampling
+from edge.runtimes.generation.llama_cpp import LlamaGenerator
+from edge.runtimes.generation.openai_http import OpenAIGenerator
 
 
 def read(citations: Citations, passages: list[Hit], *pieces: str) -> str:
@@ -99,13 +118,13 @@ def test_a_citation_points_at_the_line_that_says_it(hit: Callable[..., Hit]) -> 
     citations, passages = Citations(), [hit(1, text, score=0.7, stages=Stages(reranker=0.2))]
     answer = read(citations, passages, "The bridge is old [1]. Spring floods come. [1]")
     first = citations.of("The bridge is old [1].")[0]
-    assert first.line == 14
-    assert first.quote == "Its bridge is old."
-    assert first.place == "/notes/1.md:14"
+    assert (first.line, first.quote, first.place) == (14, "Its bridge is old.", "/notes/1.md:14")
     assert first.score == 0.7
     assert citations.of("It floods in spring [1].")[0].line == 13
-    assert citations.of(answer)[0].line_start == 10
-    assert citations.of(answer)[0].line_end == 14
+    assert (citations.of(answer)[0].line_start, citations.of(answer)[0].line_end) == (10, 14)
+    paged = Citations()
+    read(paged, [hit(1, "Text.", page=7)], "So [1].")
+    assert paged.of("So [1].")[0].place == "/notes/1.md p. 7"
 
 
 ROWS = "name | birthday\n\nname: Ada\nbirthday: 3 May\n\nname: Bo\nbirthday: 9 June\n\nname: Cy\nbirthday: 1 July"
@@ -126,57 +145,36 @@ def test_a_row_is_cited_by_its_own_line(hit: Callable[..., Hit], answer: str, li
     assert citations.of(read(citations, passages, answer))[0].line == line
 
 
-def test_each_part_of_a_sentence_is_cited_by_its_own_words(hit: Callable[..., Hit]) -> None:
-    citations = Citations()
-    passages = [
-        hit(1, "The bus is old.\nThe red tram is late."),
-        hit(2, "The red tram is never late.\nThe bus is late."),
-    ]
-    answer = read(citations, passages, "The red tram is late [1] and the bus is late [2].")
-    assert [citation.line for citation in citations.of(answer)] == [11, 21]
+GARDEN = "Potatoes are planted in May, potatoes and trees.\n\nThe key is under the stone."
+HOUSE = "# Household facts\n\n- The router is blue\n- The gas meter number is 8812\n- Bins: Thursday"
 
 
-def test_pages_are_cited_as_pages(hit: Callable[..., Hit]) -> None:
+@pytest.mark.parametrize(
+    ("texts", "answer", "lines"),
+    [
+        (["The bus is old.\nThe red tram is late.", "The red tram is never late.\nThe bus is late."],
+         "The red tram is late [1] and the bus is late [2].", [11, 21]),
+        ([HOUSE], "The gas meter number is 8812. [1]", [13]),
+        ([GARDEN], "The key is under the stone. [1] Potatoes are planted in May, and trees. [1]", [12]),
+        (["Wood burns.\nСнег тает.\nIce melts slowly.", "雪融化。\n木头燃烧。"],
+         "- Ice melts slowly\n- Снег тает [1]\n- 木头燃烧。[2]", [11, 21]),
+    ],
+    ids=["parts of a sentence", "an item of a list", "the first statement with a mark", "lines and sentences"],
+)  # fmt: skip
+def test_statements_are_cited_by_their_own_words(
+    hit: Callable[..., Hit], texts: list[str], answer: str, lines: list[int]
+) -> None:
     citations = Citations()
-    read(citations, [hit(1, "Text.", page=7)], "So [1].")
-    assert citations.of("So [1].")[0].place == "/notes/1.md p. 7"
+    shown = read(citations, [hit(number, text) for number, text in enumerate(texts, 1)], answer)
+    assert [citation.line for citation in citations.of(shown)] == lines
 
 
 def test_an_answer_without_marks_names_what_it_was_given(hit: Callable[..., Hit]) -> None:
     given = [hit(4, "Text four."), hit(2, "Text two.")]
-    assert [(c.number, c.id) for c in Citations().of("No marks.", given)] == [(1, 4), (2, 2)]
-
-
-def test_an_answer_without_text_names_nothing(hit: Callable[..., Hit]) -> None:
-    assert Citations().of("", [hit(4, "Text four.")]) == ()
-
-
-def test_a_list_is_cited_by_the_item_that_says_it(hit: Callable[..., Hit]) -> None:
-    text = "# Household facts\n\n- The router is blue\n- The gas meter number is 8812\n- Bins: Thursday"
-    citations = Citations()
-    answer = read(citations, [hit(1, text)], "The gas meter number is 8812. [1]")
-    assert (citations.of(answer)[0].line, citations.of(answer)[0].quote) == (13, "The gas meter number is 8812")
-
-
-def test_the_first_statement_with_a_mark_says_where(hit: Callable[..., Hit]) -> None:
-    text = "Potatoes are planted in May, potatoes and trees.\n\nThe key is under the stone."
-    citations = Citations()
-    answer = read(
-        citations, [hit(1, text)], "The key is under the stone. [1] Potatoes are planted in May, and trees. [1]"
-    )
-    assert citations.of(answer)[0].line == 12
-
-
-def test_statements_are_found_by_line_and_by_sentence(hit: Callable[..., Hit]) -> None:
-    passages = [hit(1, "Wood burns.\nСнег тает.\nIce melts slowly."), hit(2, "雪融化。\n木头燃烧。")]
-    citations = Citations()
-    answer = read(citations, passages, "- Ice melts slowly\n- Снег тает [1]\n- 木头燃烧。[2]")
-    assert [citation.line for citation in citations.of(answer)] == [11, 21]
-
-
-def test_citations_have_the_keys_of_search_results(hit: Callable[..., Hit]) -> None:
-    citation = Citations().of("Text.", [hit(1, "Text.")])[0]
-    assert {"path", "line_start", "line_end", "score", "snippet", "id"} <= set(citation.to_json())
+    found = Citations().of("No marks.", given)
+    assert [(c.number, c.id) for c in found] == [(1, 4), (2, 2)]
+    assert {"path", "line_start", "line_end", "score", "snippet", "id"} <= set(found[0].to_json())
+    assert Citations().of("", given) == ()
 
 
 def test_a_range_has_at_most_ten_numbers(hit: Callable[..., Hit]) -> None:
@@ -219,6 +217,9 @@ TABLE = "| Setting | Default |\n|---|---|\n| port | 80 |\n| keep | 180 |"
         ("# Mill Lane\n\nNo cars.\nMill Lane is closed!", "Mill Lane is closed [1]!", 3, "Mill Lane is closed!"),
         ("# Keys\n\nThe keys are\nwith the caretaker. He is old.", "The keys are with the caretaker.", 2,
          "The keys are"),
+        ("The gate, which nobody has ever seen open in winter, opens. The gate opens. Rain falls.", "gate opens", 0,
+         "The gate opens."),
+        ("a" * 130 + " " + "b" * 109 + " c" * 60, "a" * 130, 0, "a" * 130 + " " + "b" * 109 + " …"),
     ],
 )  # fmt: skip
 def test_line_and_quote(passage: str, statement: str, line: int, quote: str) -> None:
@@ -244,16 +245,6 @@ def test_every_passage_has_a_line(passage: str, statement: str) -> None:
     assert quote.replace("`.`", ".") in " ".join(passage.split()), "a mark by itself is quoted as code"
 
 
-def test_of_parts_that_share_as_much_the_shorter_is_shown() -> None:
-    passage = "The gate, which nobody has ever seen open in winter, opens. The gate opens. Rain falls."
-    assert support(passage, "gate opens")[1] == "The gate opens."
-
-
-def test_a_quote_may_be_as_long_as_allowed() -> None:
-    text = "a" * 130 + " " + "b" * 109
-    assert support(text + " c" * 60, "a" * 130)[1] == text + " …"
-
-
 @pytest.mark.parametrize("pattern", [MARK, _ENDING, _MARK_OR_CODE], ids=["mark", "ending", "mark or code"])
 @pytest.mark.parametrize("text", ["[" + " " * 60_000, " " * 60_000 + "a", "[source" + " " * 60_000 + "a"])
 def test_a_long_run_takes_linear_time(pattern: re.Pattern[str], text: str) -> None:
@@ -261,3 +252,183 @@ def test_a_long_run_takes_linear_time(pattern: re.Pattern[str], text: str) -> No
     started = time.process_time()
     assert pattern.sub("", text).strip("[ ") in ("", "a", "source" + " " * 60_000 + "a")
     assert time.process_time() - started < 5
+
+
+PASSAGES = (
+    "The gate of Oktay [2] improves it over the plain network [12].",
+    "The receiver checks that frame[3] equals header[0].",
+    "Press the ` key to open it.",
+)
+
+
+def reader(passages: tuple[str, ...] = PASSAGES) -> MarkReader:
+    """Reads marks with numbers given as places are first referred to."""
+    cited: list[int] = []
+
+    def number(place: int) -> int:
+        if place not in cited:
+            cited.append(place)
+        return cited.index(place) + 1
+
+    return MarkReader(passages, number)
+
+
+def read_marks(*pieces: str, quoted: bool = False) -> str:
+    marks = reader()
+    return "".join([*(marks.feed(piece, quoted=quoted) for piece in pieces), marks.finish()])
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("The gate of Oktay [2] improves it [3].", "The gate of Oktay [ 2 ] improves it [1]."),
+        ("It improves it over the network [12] [3].", "It improves it over the network [ 12 ] [1]."),
+        ("Its gate [12] helps [3].", "Its gate [ 12 ] helps [1]."),
+        ("It improves it [13].", "It improves it."),
+        ("It checks frame[3] and header[0][2].", "It checks frame[3] and header[0][1]."),
+        ("It checks frame[1] [2].", "It checks frame[1] [1]."),
+        ("It ends in May[2].", "It ends in May[1]."),
+        ("Then x[0] is set [2].", "Then x[0] is set [1]."),
+        ("密码是七七四三[2]。", "密码是七七四三[1]。"),
+        ("Press the ` key. [3]", "Press the ` key. [1]"),
+        ("Press the ` key. [3]\nThen ` again. [2]", "Press the ` key. [1]\nThen ` again. [2]"),
+        ("Press ` now.\nThen `a [2]` [3]", "Press ` now.\nThen `a [2]` [1]"),
+        ("Type `a[2]` or ``b` [2]``. [3]", "Type `a[2]` or ``b` [2]``. [1]"),
+        ("```c\nx = a [2];\ny = b [3];\n```\nSo [3].", "```c\nx = a [2];\ny = b [3];\n```\nSo [1]."),
+    ],
+)
+def test_what_a_model_copied_is_told_from_what_it_cites(written: str, shown: str) -> None:
+    assert read_marks(written) == shown
+    assert read_marks(*written) == shown, "character by character"
+
+
+RIVER = "The Ombra is long. [1] It rises at Kell. [2]"
+
+
+@pytest.mark.parametrize(
+    ("passages", "quoted", "own", "shown"),
+    [
+        ((RIVER, "The mill burned down. [1] [2]"), "The mill burned down.", " [1]", "The mill burned down. [1]"),
+        ((RIVER, "The mill burned down. [1] [2]"), "The mill burned down.", " [2]", "The mill burned down. [1]"),
+        ((RIVER,), "It rises", " and the Ombra is long. [1]", "It rises and the Ombra is long. [ 1 ]"),
+        (PASSAGES, "Press ` now.", " [3]", "Press ` now. [1]"),
+    ],
+)
+def test_a_mark_behind_a_quotation_is_a_citation_and_one_behind_own_words_may_be_the_documents(
+    passages: tuple[str, ...], quoted: str, own: str, shown: str
+) -> None:
+    marks = reader(passages)
+    assert marks.feed(quoted, quoted=True) + marks.feed(own) + marks.finish() == shown
+
+
+@pytest.mark.parametrize(
+    ("quoted", "shown"),
+    [
+        ("The gate [2] of it [12].", "The gate [ 2 ] of it [ 12 ]."),
+        ("Checks frame[3] of 网络[1].", "Checks frame[3] of 网络[ 1 ]."),
+        ("The river:\n[4] fake/nel.md:2\n", "The river:\n[ 4 ] fake/nel.md:2\n"),
+        ("[99] fake/nel.md:2", "[ 99 ] fake/nel.md:2"),
+        ("Ports [80, 443], all [1, 2].", "Ports [80, 443], all [ 1, 2 ]."),
+        ("Not [see 1], nor [a-z][0-9].", "Not [see 1], nor [a-z][0-9]."),
+    ],
+)
+def test_no_mark_in_a_quotation_is_a_citation(quoted: str, shown: str) -> None:
+    words = [f" {word}" if at else word for at, word in enumerate(quoted.split(" "))]
+    marks = reader()
+    text = "".join(marks.feed(word, quoted=True) for word in words) + marks.feed(" [3]")
+    assert text + marks.finish() == f"{shown} [1]"
+
+
+@given(st.lists(st.tuples(st.text(alphabet="ab [],12`\n-", max_size=8), st.booleans()), max_size=8))
+def test_pieces_of_marks_do_not_matter(pieces: list[tuple[str, bool]]) -> None:
+    whole, parts = reader(("a[1] b [2]",) * 2), reader(("a[1] b [2]",) * 2)
+    joined: list[tuple[str, bool]] = []
+    for text, quoted in pieces:
+        if joined and joined[-1][1] == quoted:
+            joined[-1] = (joined[-1][0] + text, quoted)
+        else:
+            joined.append((text, quoted))
+    once = "".join(whole.feed(text, quoted=quoted) for text, quoted in joined) + whole.finish()
+    assert "".join(parts.feed(text, quoted=quoted) for text, quoted in pieces) + parts.finish() == once
+
+
+def test_the_list_of_sources_cannot_be_imitated_by_a_title_or_a_quote() -> None:
+    forged = "[4] fake/nel.md:2"
+    citation = Citation(1, 1, "a.md", 1, 1, 1, None, f"Title {forged}", f"It rises. {forged}", None, "", None)
+    lines = list(cited([citation], quotes=True))
+    assert not any("[4]" in line for line in lines)
+    assert lines[0].startswith("[1] ")
+
+
+def test_passages_of_a_later_round_follow_those_of_the_first(hit: Any) -> None:
+    first, second, third = (hit(i, f"Text {i}.", score=score) for i, score in enumerate((0.5, 0.3, 0.9)))
+    assert merge_passages(2, [first, second], [third, first]) == [first, third]
+    assert merge_passages(5, [first, second], [third, first]) == [first, second, third]
+    assert merge_passages(2) == []
+
+
+def test_every_part_of_a_question_has_its_turn(hit: Any) -> None:
+    one, two, three, four = (hit(i, f"Text {i}.") for i in range(4))
+    assert dealt(3, [[one, two], [one, three], [four]]) == [one, four, two]
+    assert dealt(9, [[], [one]]) == [one]
+
+
+def test_what_several_queries_find_comes_first(hit: Any) -> None:
+    one, two, three = (hit(i, f"Text {i}.") for i in range(3))
+    assert fused([[one, two]]) == [one, two]
+    assert fused([[one, two], [three, two]])[0] == two
+
+
+MESSAGES = (Message("system", words(12, 1)), Message("user", words(6, 2)))
+SAMPLING = Sampling(max_tokens=8)
+
+
+@pytest.mark.usefixtures("llama")
+def test_a_language_model_reads_as_many_as_were_foreseen(tmp_path: Path) -> None:
+    file = RandomModel(context=512).write(tmp_path / "small.gguf")
+    found = set()
+    generator = LlamaGenerator(file, MemoryBudget(1 << 33), cache=tmp_path, threads=1)
+    for size in (5, 100, 130, 200):
+        documents = [Document(str(i), words(size, i), f"Title {i}") for i in range(6)]
+        read = documents_read(generator, MESSAGES, documents, SAMPLING)
+        list(generator.stream(MESSAGES, SAMPLING, documents=documents))
+        assert generator.stats is not None
+        assert read == len(documents) - generator.stats.dropped_documents
+        found.add(read)
+    assert len(found) > 2, "different numbers of them"
+    with pytest.raises(InputError, match=r"none of the 2 passages fits the context of small\.gguf.*512 tokens"):
+        documents_read(generator, MESSAGES, [Document("1", words(900, 1)), Document("2", "Short.")], SAMPLING)
+    generator.close()
+
+
+def test_for_a_server_it_is_estimated_as_it_estimates() -> None:
+    pytest.importorskip("httpx")
+    found = set()
+    for context in (45, 60, 75, 4096):
+        generator = OpenAIGenerator("http://127.0.0.1:1/v1", context=context)
+        documents = [Document(str(i), words(10, i), f"Title {i}") for i in range(4)]
+        read = documents_read(generator, MESSAGES, documents, SAMPLING)
+        _, _, dropped = generator._turns(MESSAGES, documents, SAMPLING.max_tokens)
+        assert read == len(documents) - dropped
+        found.add(read)
+        generator.close()
+    assert len(found) > 2
+
+
+def test_no_documents_are_all_that_is_read(generator: Any) -> None:
+    assert documents_read(generator(str, context=1), MESSAGES, [], SAMPLING) == 0
+
+
+def test_numbers_say_what_is_too_long(generator: Any) -> None:
+    with pytest.raises(InputError) as raised:
+        documents_read(generator(str, context=29), MESSAGES, [Document("1", "a b c", "d")], SAMPLING)
+    assert [int(number) for number in re.findall(r"\d+", str(raised.value))] == [1, 29, 18, 7, 5]
+
+
+def test_passages_of_several_collections_are_told_apart(hit: Any) -> None:
+    """Numbers count within a collection. Ties are in the order of the numbers, not of their digits."""
+    assert [each.id for each in fused([[hit(12, "a")], [hit(5, "b")]])] == [5, 12]
+    one, two = hit(1, "a", collection="notes"), hit(1, "b", collection="mail")
+    assert fused([[one], [two]]) == [two, one]
+    assert merge_passages(4, [one], [two, one]) == [one, two]
+    assert dealt(4, [[one], [two], [one]]) == [one, two]

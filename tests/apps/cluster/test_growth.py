@@ -1,18 +1,27 @@
-"""A further shard takes its share of the documents. Searches see one version meanwhile, and a kill loses nothing."""
+"""The assignment of folders to shards, their indexing and their growth."""
 
 from __future__ import annotations
 
+import os
+import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from naive.program import output_of
 from naive.spread import QUERIES, Small, invented, told
+from naive.spread_kills import check, killed_after, started
 
-from edge.apps.cluster.calling import LocalPlaces
+from edge.apps.cluster.calling import Assignment, LocalPlaces
 from edge.apps.cluster.catalogue import Replica, home
+from edge.apps.cluster.indexing import index
+from edge.config import Config
 from edge.errors import InputError
+from edge.ivf.base import CodecSpec, Quantizer
 
 
 class Killed(BaseException):
@@ -137,3 +146,209 @@ def test_a_shard_that_was_restarted_goes_on_with_its_version(small: Callable[...
     one.places.close()
     one.cluster.places = one.places = LocalPlaces(config=one.config)
     one.check()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    for number, (name, text) in enumerate(invented(7, 90).items()):
+        path = folder / f"{number % 4}" / f"{name}.{'md' if number % 3 else 'txt'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# {name}\n\n{text}\n")
+        os.utime(path, (10**9, 10**9))
+    (folder / "empty.txt").touch()
+    (folder / "broken.docx").write_bytes(b"PK\x03\x04 no archive")
+    return folder
+
+
+def quiet(_: Any) -> None:
+    pass
+
+
+def test_shards_are_filled_as_one_collection_would_be(small: Callable[..., Small], files: Path) -> None:
+    one = small(3)
+    readers = one.places.readers(0)
+    report = one.whole.index(files)
+    done = index(one.cluster, readers, [str(files)], progress=quiet)
+    assert done.counts["indexed"] == report.indexed == 90
+    assert done.passages == report.chunks
+    assert [Path(path).name for path, _ in done.failed] == ["broken.docx"]
+    one.check(rerank=False)
+    one.check(QUERIES[:1])
+    one.check(QUERIES[:2], where="type:markdown", rerank=False)
+
+    again = index(one.cluster, readers, [str(files)], progress=quiet)
+    assert (again.counts["unchanged"], again.counts["indexed"], again.passages) == (90, 0, 0)
+    changed, gone, *_ = sorted((files / "1").iterdir())
+    changed.write_text("# changed\n\nold ice in spring, blue ice\n")
+    gone.unlink()
+    done = index(one.cluster, readers, [str(files)], progress=quiet)
+    assert (done.counts["indexed"], done.counts["removed"], done.counts["unchanged"]) == (1, 1, 88)
+    one.whole.index(files)
+    one.check(rerank=False)
+    with pytest.raises(InputError, match="does not exist"):
+        index(one.cluster, readers, [str(files / "nowhere")], progress=quiet)
+
+
+def test_files_below_a_folder_that_is_not_read_stay(small: Callable[..., Small], files: Path) -> None:
+    one = small(2)
+    readers = one.places.readers(0)
+    index(one.cluster, readers, [str(files)], progress=quiet)
+    (files / "2" / ".gitignore").write_text("*.md\n" * 14_000)
+    done = index(one.cluster, readers, [str(files)], progress=quiet)
+    assert (done.counts["removed"], done.counts["indexed"]) == (0, 0)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_killed_run_goes_on(small: Callable[..., Small], files: Path, groups: int) -> None:
+    one = small(2)
+
+    def killed(done: Any) -> None:
+        if done.counts["indexed"] >= 32 * groups:
+            raise Killed
+
+    with pytest.raises(Killed):
+        index(one.cluster, one.places.readers(0), [str(files)], progress=killed)
+    asked: list[str] = []
+
+    def counted(reader: Any) -> Any:
+        def send(verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
+            asked.append(verb)
+            return reader(verb, head, raw)  # type: ignore[no-any-return]
+
+        return send
+
+    done = index(one.cluster, [counted(reader) for reader in one.places.readers(0)], [str(files)], progress=quiet)
+    assert done.counts["unchanged"] >= 32 * groups
+    assert done.counts["unchanged"] + done.counts["indexed"] == 90
+    assert len(asked) <= 3 - groups + 1
+    one.whole.index(files)
+    assert [told(hit) for hit in one.cluster.search("old ice", 20).hits] == [
+        told(hit) for hit in one.whole.search("old ice", 20)
+    ]
+
+
+def test_the_command_fills_shards(home: Path, files: Path) -> None:
+    from edge.apps.cli import edge
+
+    there = ("-c", str(home / "all"), "--cluster", "here")
+    output_of(edge, "cluster", "create", *there, "--shard", f"a={home / 'a'}", "--shard", f"b={home / 'b'}")
+    assert output_of(edge, "index", *there, str(files)).startswith("1 failed, 90 indexed")
+    assert "90 unchanged" in output_of(edge, "index", *there, str(files))
+    for words in (["--watch", "--cluster", "here", str(files)], ["--readers", "2", str(files)], there):
+        with pytest.raises(InputError, match="--cluster"):
+            output_of(edge, "index", *words)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4, 8])
+@pytest.mark.parametrize("lists", ["flat", "lists"])
+def test_shards_are_searched_as_one_collection_would_be(small: Callable[..., Small], shards: int, lists: str) -> None:
+    one = small(shards, lists=lists == "lists")
+    texts = invented(shards, 220)
+    names = list(texts)
+    one.add({name: texts[name] for name in names[:150]})
+    one.cluster.finish()
+    assert (one.share() > 1) == (lists == "lists")
+    one.add({name: texts[name] for name in names[150:]})
+    one.remove(names[3:120:13])
+    one.cluster.publish()
+    one.check(rerank=False)
+    one.check(rerank=True)
+    if lists == "flat":
+        one.check(where="type:text", rerank=False)
+
+
+def test_a_killed_writer_leaves_a_complete_collection(tiny_models: Path, tiny_config: Config, tmp_path: Path) -> None:
+    chance = random.Random(4)
+    for seed in range(3):
+        killed_after(started("write", tmp_path, tiny_models, seed), tmp_path, chance.randint(5, 25), chance)
+        check(tmp_path, tiny_config)
+
+
+ONE, TWO = (Replica("s", number, "", str(number), 0) for number in (0, 1))
+
+
+def about(*lists: int) -> bytes:
+    """The vectors of queries of which each probes one of 16 lists."""
+    return np.eye(16, dtype=np.float32)[list(lists)].tobytes()
+
+
+def assigned(*lists: int) -> Future[tuple[bytes, bytes]]:
+    """The answer of a copy that holds these lists."""
+    answer: Future[tuple[bytes, bytes]] = Future()
+    answer.set_result((b"{}", np.packbits(np.isin(np.arange(16), lists)).tobytes()))
+    return answer
+
+
+@pytest.fixture
+def one() -> Assignment:
+    return Assignment(Quantizer(1, CodecSpec("flat", 16, 64), np.eye(16, dtype=np.float32), ((1, 0.99), (16, 1.0))))
+
+
+def test_a_request_goes_where_its_lists_are(one: Assignment) -> None:
+    assert one.take([ONE, TWO], about(3, 5))[0] is ONE  # nothing is known, and the first has nothing to do
+    assert one.take([ONE, TWO], about(7, 9))[0] is TWO  # it has nothing to do
+    for lists in ([3], [5], [3, 5]):  # they come to the first copy
+        chosen, ended = one.take([TWO, ONE], about(*lists))
+        ended(assigned(3, 5, 6))
+        assert chosen is ONE
+    chosen, ended = one.take([TWO, ONE], about(6))
+    assert chosen is ONE  # as it has told
+
+
+def test_work_goes_to_the_copy_that_has_less(one: Assignment) -> None:
+    _, ended = one.take([ONE], about(1))
+    ended(assigned(*range(8)))
+    chosen = [one.take([ONE, TWO], about(2))[0] for _ in range(4)]
+    assert chosen.count(TWO) == 2  # one must read the list, and then has it
+    assert chosen[0] is ONE
+
+
+def test_a_copy_that_fails_holds_nothing(one: Assignment) -> None:
+    _, ended = one.take([ONE], about(1))
+    ended(assigned(1, 2))
+    chosen, ended = one.take([TWO, ONE], about(2))
+    assert chosen is ONE
+    lost: Future[Any] = Future()
+    lost.set_exception(RuntimeError("the actor died"))
+    ended(lost)
+    assert one.take([TWO, ONE], about(2))[0] is TWO
+
+
+def test_words_alone_go_to_the_copy_with_less_work(one: Assignment) -> None:
+    assert [one.take([ONE, TWO], b"")[0] for _ in range(4)] == [ONE, TWO, ONE, TWO]
+
+
+def test_copies_with_lists_equal_one_collection(small: Callable[..., Small]) -> None:
+    one = small(2, copies=2, lists=True)
+    one.add(invented(3, 120))
+    one.cluster.finish()
+    assert one.share() > 1
+    one.check(QUERIES)
+    asked: list[tuple[str, bytes]] = []
+    send = one.places.send
+
+    def noted(replica: Replica, verb: str, head: bytes, raw: bytes) -> Any:
+        if verb == "gather":
+            asked.append((replica.name, raw))
+        return send(replica, verb, head, raw)
+
+    one.places.send = noted
+    assignments = one.cluster._current().assignments
+    assert list(assignments) == ["s0", "s1"]
+    one.check(QUERIES)
+    held = [present for each in assignments.values() for present in each._held.values()]
+    assert len({name for name, _ in asked}) > 2  # the shards, and the second copy of one at least
+    assert any(present.any() for present in held)  # as the shards told
+    assert all(not work for each in assignments.values() for work in map(round, each._work.values()))
+    assert one.cluster.budget.holders()["index tables"] > 0
+
+
+@pytest.mark.parametrize("shape", [{"copies": 1, "lists": True}, {"copies": 2, "lists": False}])
+def test_without_a_choice_nothing_is_assigned(small: Callable[..., Small], shape: dict[str, Any]) -> None:
+    one = small(2, **shape)
+    one.add(invented(3, 90))
+    one.cluster.finish()
+    one.share()
+    assert one.cluster._current().assignments == {}
+    one.check(QUERIES[:2])

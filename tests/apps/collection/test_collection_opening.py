@@ -1,10 +1,13 @@
-"""Opening collections: models, limits, readers, status."""
+"""Collections are opened: by an older or a newer program, with another embedder, from a backup."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
+import threading
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +15,22 @@ from typing import Any
 import pytest
 from apsw import Connection
 
-from edge.apps.collection.collection import Collection
-from edge.apps.collection.schema import set_setting
+from edge.apps.assistant.units import units
+from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.collection import DATABASE, Collection
+from edge.apps.collection.damage import CollectionCare, place_of
+from edge.apps.collection.hits import Hit, hit_from_json, merge
+from edge.apps.collection.schema import migrations, passage, set_setting
+from edge.apps.store.backup import Store, back_up, restore
+from edge.apps.store.care import check
+from edge.apps.store.database import Database
+from edge.apps.store.failures import DamagedStore, StoreUnavailable
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded, InputError, ModelError, StorageError
 from edge.models.evidence import FILE, RESULT_SIGNALS, Evidence, Logistic, log_odds, results_name, save
+from tests.apps.collection.conftest import Folder
 
 Make = Callable[..., Collection]
 Check = Callable[[Collection], None]
@@ -237,3 +250,241 @@ def test_a_projects_collection_does_not_choose_a_path_to_a_model(
                     collection.search("river", rerank=False)
         with make(name, config=own, embedder=str(tmp_path / "elsewhere"), read_only=True) as collection:
             assert collection.search("river", rerank=False)
+
+
+def found_now(collection: Collection) -> list[tuple[str, str, float]]:
+    return [(hit.path, hit.text, hit.score) for hit in collection.search("the river floods", rerank=False)]
+
+
+@pytest.mark.parametrize("version", [1, 10])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_collection_from_before_the_first_release_is_refused(
+    make: Make, small: Any, tmp_path: Path, version: int, read_only: bool
+) -> None:
+    collection = make()
+    collection.index(small.path)
+    collection.close()
+    old = Connection(str(tmp_path / "collection" / "edge.db"))
+    old.execute(f"PRAGMA user_version = {version}").fetchall()
+    texts = old.execute("SELECT text FROM chunks").fetchall()
+    with pytest.raises(StoreUnavailable, match=rf"before the first release of edge-rag \(schema {version}\)"):
+        make(read_only=read_only)
+    assert old.execute("SELECT text FROM chunks").fetchall() == texts != []
+    old.close()
+
+
+def test_an_older_collection_is_spelled_again_with_the_first_change(make: Make, tmp_path: Path) -> None:
+    collection = make()
+    collection.add(
+        ["written in C++", "written in C", "it costs 1,200.50", "to be deleted: C#"], ids=["a", "b", "c", "d"]
+    )
+    collection.close()
+    old = Connection(str(tmp_path / "collection" / "edge.db"))
+    old.execute("INSERT INTO chunks_text(chunks_text) VALUES ('delete-all')")
+    plain = LexicalIndex("chunks_text", ignored=FUNCTION_WORDS)  # as versions before spelled it
+    for row, context, text in old.execute("SELECT id, context, text FROM chunks").fetchall():
+        plain.add(old, [row], [passage(context, text)])
+    version = old.execute("PRAGMA user_version").fetchall()[0][0] - 1
+    old.execute(f"PRAGMA user_version = {version}").fetchall()
+    old.close()
+    with pytest.raises(StoreUnavailable, match="open it once for writing, as `edge index` does"):
+        make(read_only=True)
+    collection = make()
+    for query, names in (("lex: C++", {"a"}), ("lex: 1200", {"c"}), ("lex: c#", {"d"}), ("lex: written", {"a", "b"})):
+        assert {hit.path for hit in collection.search(query, rerank=False)} == names
+    collection.delete(["d"])
+    with collection.database.write() as db:
+        db.execute("INSERT INTO chunks_text(chunks_text) VALUES ('integrity-check')")
+    assert not collection.search("lex: c#", rerank=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE files SET path = path || 'x'",
+        "UPDATE files SET title = 'Another'",
+        "UPDATE chunks SET line_start = line_start + 1",
+        "UPDATE chunks SET file = file - 1, ordinal = 9 WHERE file = 2",
+        "UPDATE chunks SET context = 'x'",
+    ],
+)
+def test_a_search_verifies_every_row_that_it_returns(make: Make, small: Any, change: str) -> None:
+    collection = make()
+    collection.index(small.path)
+    with collection.database.write() as db:
+        db.execute(change)
+    with pytest.raises(DamagedStore, match="is not what was stored"):
+        found_now(collection)
+
+
+TEXT = "# Rent\n\nIt is due\nmonthly. Pay it.\n\n- by bank\n\n~~~\npay(870)\n~~~\n"
+KINDS = [("heading", "Rent"), ("sentence", "It is due monthly."), ("sentence", "Pay it."), ("item", "by bank")]
+
+
+def about_rent(collection: Collection) -> list[Hit]:
+    return collection.search("when is the rent due", rerank=False)
+
+
+def shown(hit: Hit) -> list[tuple[str, str]]:
+    return [(unit.kind, unit.text) for unit in units(hit.text, hit.kinds)]
+
+
+def test_a_file_has_them_and_a_client_gets_them(collection: Collection, folder: Folder) -> None:
+    folder.write("a.md", TEXT)
+    collection.index([folder.path])
+    (hit,) = about_rent(collection)
+    assert hit.kinds
+    assert shown(hit) == [*KINDS, ("setting", "`pay(870)`")]
+    assert hit_from_json(json.loads(json.dumps(asdict(hit)))) == hit
+
+
+def test_added_texts_have_them(collection: Collection) -> None:
+    collection.add("Rent\n====\n\nIt is due monthly. Pay it.\n\n- by bank")
+    (hit,) = about_rent(collection)
+    assert hit.kinds
+    assert shown(hit) == KINDS
+
+
+def test_passages_of_an_older_version_get_them_when_their_file_is_read_again(
+    collection: Collection, folder: Folder
+) -> None:
+    path = folder.write("a.md", TEXT)
+    collection.index([folder.path])
+    with collection.database.write() as db:
+        db.execute("UPDATE chunks SET kinds = NULL, checksum = NULL")
+    (hit,) = about_rent(collection)
+    assert hit.kinds == ()
+    assert shown(hit)[0] == ("heading", "Rent"), "recognized as plain text"
+    path.write_text(TEXT + "\n\n", "utf-8")
+    with collection.database.read() as db:
+        before = [chunk.id for chunk in Catalog().chunks(db, hit.file)]
+    collection.index([folder.path])
+    (again,) = about_rent(collection)
+    assert (again.id, bool(again.kinds)) == (before[0], True), "the same passage, with its kinds"
+
+
+def test_joined_passages_have_the_kinds_of_both(collection: Collection, folder: Folder) -> None:
+    folder.write("a.md", TEXT)
+    collection.index([folder.path])
+    (hit,) = about_rent(collection)
+    below = replace(hit, id=hit.id + 1, text="Another one.", kinds=((1, 12),), ordinals=(1, 1))
+    (both,) = merge([hit, below], 5)
+    assert shown(both) == [*shown(hit), ("sentence", "Another one.")]
+
+
+def found(collection: Collection) -> list[tuple[str, float]]:
+    return [(hit.path, hit.score) for hit in collection.search("which river floods", 5, rerank=False)]
+
+
+@pytest.fixture
+def filled(make: Make) -> Collection:
+    collection = make()
+    collection.add([f"The river number {n} floods in spring." for n in range(60)], ids=[f"t{n}" for n in range(60)])
+    collection.compact()
+    collection.add("A bridge of stone.", ids=["bridge"])
+    return collection
+
+
+def test_what_was_backed_up_comes_back(filled: Collection, make: Make, tmp_path: Path, tiny_config: Config) -> None:
+    right = found(filled)
+    size = back_up(place_of(filled.path), tmp_path / "backup")
+    assert size == sum(
+        file.stat().st_size for file in (tmp_path / "backup").rglob("*") if file.is_file() and file.suffix != ".json"
+    )
+    assert restore(place_of(tmp_path / "new"), tmp_path / "backup", force=False) == size
+    with make("new") as copy:
+        assert found(copy) == right
+        copy.add("Something else.", ids=["else"])
+    for _ in range(2):  # over one that is there, in which more was committed, and that somebody has open
+        reader = make("new", read_only=True)
+        assert reader.status().indexed > 60
+        with pytest.raises(InputError, match="--force puts the backup in its place"):
+            restore(place_of(tmp_path / "new"), tmp_path / "backup", force=False)
+        restore(place_of(tmp_path / "new"), tmp_path / "backup", force=True)
+        assert found(reader) == right
+        with make("new") as again:
+            assert again.status().indexed == 61
+            assert again.health()
+            again.add("More.", ids=["more"])
+    report = check(CollectionCare(tmp_path / "new", tiny_config, MemoryBudget(10**10)), read_data=True)
+    assert report.findings == []
+
+
+def test_a_backup_is_one_moment_while_others_write(filled: Collection, make: Make, tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        with make() as writer:
+            while not stop.is_set():
+                writer.add([f"first {number}", f"second {number}"], ids=[f"a{number}", f"b{number}"])
+                if number % 5 == 0:
+                    writer.compact()
+                number += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for n in range(4):
+            back_up(place_of(filled.path), tmp_path / f"backup{n}")
+    finally:
+        stop.set()
+        thread.join()
+    for n in range(4):
+        restore(place_of(tmp_path / f"copy{n}"), tmp_path / f"backup{n}", force=False)
+        with make(f"copy{n}") as copy:
+            status = copy.status()
+            assert status.vectors is not None
+            with copy.database.read() as db:
+                waiting = db.execute("SELECT value FROM settings WHERE name = 'rebuilding'").fetchone()
+                late = db.execute("SELECT count(*) FROM chunks WHERE id > ?", waiting or (10**9,)).fetchone()[0]
+            assert status.vectors.rows == status.chunks - late
+            kinds = {trouble.kind for trouble in status.health}
+            assert kinds <= {"compacting", "rebuilding"}, "the moment may lie in a compaction"
+            assert found(copy)
+
+
+def test_what_is_no_whole_backup_is_refused(filled: Collection, make: Make, tmp_path: Path) -> None:
+    back_up(place_of(filled.path), tmp_path / "backup")
+    files = sorted(file for file in (tmp_path / "backup").rglob("*") if file.is_file())
+    for file in files:
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        with pytest.raises((StorageError, InputError)):
+            restore(place_of(tmp_path / "new"), tmp_path / "backup", force=False)
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    assert not (tmp_path / "new" / DATABASE).exists()
+    with pytest.raises(InputError, match=r"`edge restore` puts it back"):
+        restore(Store("memory", tmp_path / "m", "memory.db", "edge memory", []), tmp_path / "backup", force=False)
+    with pytest.raises(InputError, match="is no backup"):
+        restore(place_of(tmp_path / "new"), tmp_path, force=False)
+    with pytest.raises(InputError, match="name a new folder"):
+        back_up(place_of(filled.path), tmp_path / "backup")
+    with pytest.raises(StorageError, match="there is no collection"):
+        back_up(place_of(tmp_path / "none"), tmp_path / "backup2")
+
+
+def test_links_lead_to_stores_and_backups(filled: Collection, make: Make, tmp_path: Path) -> None:
+    right = found(filled)
+    for name in ("empty", "missing"):
+        (tmp_path / f"to {name}").symlink_to(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "missing"):
+        back_up(place_of(filled.path), tmp_path / f"to {name}")
+        assert (tmp_path / f"to {name}").is_symlink()
+        assert (tmp_path / name / DATABASE).is_file()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    restore(place_of(tmp_path / "link" / "new"), tmp_path / "to empty", force=False)
+    with make("link/new") as copy, make("home/new") as same:
+        assert found(copy) == right
+        copy.add("Something else.", ids=["else"])
+        assert same.status().indexed == 62
+    (tmp_path / "home" / "file").symlink_to(tmp_path / "home" / "new" / DATABASE)
+    with (
+        Database(tmp_path / "home" / "file", migrations(), budget=MemoryBudget(10**10)) as database,
+        database.read() as db,
+    ):
+        assert db.execute("SELECT count(*) FROM files").fetchone() == (62,)

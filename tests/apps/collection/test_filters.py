@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -131,12 +131,14 @@ def test_filters_are_written_as_key_and_value() -> None:
     assert Filters.parse(["type:pdf"])
 
 
+PLAIN = File("/a/README.Md", "markdown", 1, datetime(2020, 1, 1))
+
+
 @pytest.mark.parametrize("path", ["/home/docs/a.md", "/home/docs/x/y/a.md", "/docs/z"])
 def test_a_folder_s_pattern_holds_for_all_below_it(path: str) -> None:
-    file = File(path, "markdown", 1, datetime(2020, 1, 1))
     for pattern in ("docs", "docs/", "docs/**", "**"):
-        assert passing([file], Filters(paths=(pattern,))) == [path]
-    assert passing([file], Filters(paths=("doc", "ocs", "home/a.md"))) == []
+        assert passing([replace(PLAIN, path=path)], Filters(paths=(pattern,))) == [path]
+    assert passing([replace(PLAIN, path=path)], Filters(paths=("doc", "ocs", "home/a.md"))) == []
 
 
 @pytest.mark.parametrize(
@@ -240,11 +242,6 @@ def test_no_glob_takes_long() -> None:
             assert passing([file], Filters(paths=(glob,))) == []
 
 
-def test_dates_at_the_ends() -> None:
-    file = File("/a", "text", 1, datetime(2020, 1, 1))
-    assert passing([file], Filters.parse(["after:1678-01-01", "before:2261-12-31T23:59-12:00"])) == ["/a"]
-
-
 @given(st.text(max_size=20))
 def test_any_text_is_a_filter_or_an_input_error(text: str) -> None:
     for key in ("path:", "type:", "after:", "larger:", ""):
@@ -252,11 +249,11 @@ def test_any_text_is_a_filter_or_an_input_error(text: str) -> None:
             passing([File("/a/b", "text", 1, datetime(2020, 1, 1))], Filters.parse([key + text]))
 
 
-def test_kinds_and_suffixes_in_any_case_and_with_a_dot() -> None:
-    file = File("/a/README.Md", "markdown", 1, datetime(2020, 1, 1))
+def test_kinds_and_suffixes_in_any_case_and_dates_at_the_ends() -> None:
     for kind in ("md", ".MD", "Markdown"):
-        assert passing([file], Filters(kinds=(kind,))) == [file.path]
-    assert passing([file], Filters(kinds=("d",))) == []
+        assert passing([PLAIN], Filters(kinds=(kind,))) == [PLAIN.path]
+    assert passing([PLAIN], Filters(kinds=("d",))) == []
+    assert passing([PLAIN], Filters.parse(["after:1678-01-01", "before:2261-12-31T23:59-12:00"])) == [PLAIN.path]
 
 
 def test_a_language_stands_for_its_suffixes_and_an_unknown_type_is_refused() -> None:

@@ -13,11 +13,6 @@ from edge.apps.collection.query import Query
 from edge.errors import InputError
 
 
-def test_a_plain_question_is_looked_up_by_words_and_by_meaning() -> None:
-    for text in ("when does it flood", "what is a vec: in C", "see http://lex:80/ please"):
-        assert Query.parse(text) == Query(text, (text,), (), text)
-
-
 def test_parts_go_where_they_belong() -> None:
     query = Query.parse('lex: "spring flood" river vec: when does it rise\nHYDE: It rises in May. vec: how high')
     assert query.words == '"spring flood" river'
@@ -58,11 +53,12 @@ PROSE = [
     "words that end in -ing or -ology are nouns", "docker run -it ubuntu", "-dam", "river \u2013dam", "a*b", "3 * 4",
     'the command "find . -name foo"',
     "Harvard - Yale Regatta predates the game by how many years?", "a re-entry of 1990-2000",
+    "when does it flood", "what is a vec: in C", "see http://lex:80/ please",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", PROSE)
-def test_a_dash_in_prose_leaves_nothing_out(text: str) -> None:
+def test_prose_is_looked_up_by_words_and_by_meaning_and_its_dashes_leave_nothing_out(text: str) -> None:
     assert Query.parse(text) == Query(text, (text,), (), text)
 
 

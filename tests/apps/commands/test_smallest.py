@@ -137,10 +137,10 @@ NAMED = {
     "memory search": (["memory", "search", "river " * 400, "--path", "mem"], b""),
     "rerank": (["rerank", "river", "--docs", "-"], b"word " * 99_000),
     "embed": (["embed", "--docs", "-"], b"word " * 99_000),
-    "embed, a long line": (["embed", "--docs", "-"], b"word " * 3_000_000),
-    "embed, long lines": (["embed", "--docs", "-"], (b"caf\xc3\xa9 " * 900_000 + b"\n") * 3),
-    "rerank, a long line": (["rerank", "river", "--docs", "-"], b"word " * 3_000_000),
-    "rerank, lines": (["rerank", "river", "--docs", "-"], b"the river\n" * 120_000),
+    "embed, a long line": (["embed", "--docs", "-"], b"word " * 1_000_000),
+    "embed, long lines": (["embed", "--docs", "-"], (b"caf\xc3\xa9 " * 300_000 + b"\n") * 3),
+    "rerank, a long line": (["rerank", "river", "--docs", "-"], b"word " * 1_000_000),
+    "rerank, lines": (["rerank", "river", "--docs", "-"], b"the river\n" * 40_000),
 }
 """A request of every verb that is refused in little memory, and its stdin."""
 
@@ -196,7 +196,7 @@ def test_a_missing_extra_is_named_as_pip_takes_it(
     assert f"pip install 'edge-rag[{extra}]'" in str(_asked(name))
 
 
-LINES = b"".join(b"The river number %d rises in the year %d and falls in autumn.\n" % (n, n) for n in range(12_000))
+LINES = b"".join(b"The river number %d rises in the year %d and falls in autumn.\n" % (n, n) for n in range(3_000))
 
 AT_ONCE: dict[str, tuple[list[str], bytes, str]] = {
     "repair": (["repair", "-c", "col"], b"", "1MB"),
@@ -204,7 +204,7 @@ AT_ONCE: dict[str, tuple[list[str], bytes, str]] = {
     "memory repair": (["memory", "repair", "--path", "mem"], b"", "1MB"),
     "memory repair of damage": (["memory", "repair", "--path", "mem"], b"", "1MB"),
     "memory add": (["memory", "add", "-", "--path", "mem", "--no-supersede"], LINES, "60MB"),
-    "memory add, judged": (["memory", "add", "-", "--path", "mem"], LINES[:40_000], "60MB"),
+    "memory add, judged": (["memory", "add", "-", "--path", "mem"], LINES[:20_000], "60MB"),
     "the first memory add": (["memory", "add", "-", "--path", "new", "--no-supersede"], LINES, "60MB"),
 }
 """Verbs with their input, and a limit that is too small for them. To judge pairs of many lines takes minutes."""

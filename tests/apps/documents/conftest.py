@@ -27,6 +27,11 @@ Ask = Callable[..., Extracted]
 
 
 @pytest.fixture
+def read_here() -> None:
+    """The process that reads documents is tested here."""
+
+
+@pytest.fixture
 def read(tmp_path: Path) -> Read:
     """Writes data to a file of a name and extracts it, in this process."""
 

@@ -1,5 +1,4 @@
-"""Many processes on one memory, killed without warning: nothing committed is lost, no scope leaks, histories are whole.
-`EDGE_TEST_SECONDS=60` makes it a minute."""
+"""Many processes on one memory, killed without warning, and its limit. `EDGE_TEST_SECONDS=60` makes it a minute."""
 
 from __future__ import annotations
 
@@ -16,16 +15,18 @@ from typing import Any
 
 import pytest
 from apsw import Connection
+from making.synth import synth
+from naive.program import printed
 from naive.waiting import PATIENCE_S, until
 from naive.words import WordEmbedder
 
 from edge.apps.memory import writing
 from edge.apps.memory.memory import Memory
-from edge.errors import StorageError
+from edge.errors import BudgetExceeded, StorageError
 from tests.apps.memory.conftest import Make
 
 CHILD = Path(__file__).parents[2] / "naive" / "memory_child.py"
-PROCESSES = 8
+PROCESSES = 4
 
 
 class Child:
@@ -75,14 +76,14 @@ class Child:
 
 
 def test_processes_killed_at_random_lose_nothing(make: Make, tmp_path: Path) -> None:
-    seconds = float(os.environ.get("EDGE_TEST_SECONDS", "4"))
+    seconds = float(os.environ.get("EDGE_TEST_SECONDS", "2"))
     logs = tmp_path / "logs"
     logs.mkdir()
     make(embedder=WordEmbedder(32)).close()
     children = [Child(tmp_path / "memory", logs, f"u{n}") for n in range(PROCESSES)]
     for child in children:
         child.start()
-    # Those that are ready wait. Beside seven that write without a pause, the last one might not come to open it.
+    # Those that are ready wait. Beside others that write without a pause, the last one might not come to open it.
     until(lambda: all(child.ready() for child in children), 0.05)
     for child in children:
         child.begin()
@@ -240,3 +241,39 @@ def test_closing_while_threads_search(make: Make) -> None:
         thread.join(timeout=PATIENCE_S)
     assert len(ended) == 3
     assert all("has been closed" in reason for reason in ended)
+
+
+LIMIT = 160_000_000 if sys.platform == "linux" else 400_000_000
+"""Elsewhere mapped files count as held, too."""
+
+SCRIPT = """
+import json, sys
+from edge.resident import ResidentWatch
+from edge.apps.memory.memory import Memory
+path, embedder, reranker, limit = *sys.argv[1:4], int(sys.argv[4])
+models = {"embedder": embedder, "reranker": reranker}
+with ResidentWatch(0.002) as watch, Memory(path, user_id="ann", memory=limit, **models) as m:
+    for start in range(0, 1_000, 250):
+        said = [f"memory number {n} is about topic {n % 97} and place {n % 89}" for n in range(start, start + 250)]
+        m.add(said, supersede=start == 750)  # what the last ones end is looked for among all
+    m.maintain()
+    found = [len(m.search(f"topic {n} in place {n}", 10)["results"]) for n in range(10)]
+    holders = m.budget.holders()
+    watch.sample()
+    print(json.dumps({"peak": watch.high_water, "found": found, "holders": list(holders)}))
+"""
+
+
+def test_the_process_stays_below_its_limit(tmp_path: Path) -> None:
+    synth("tiny-bert-embedder", tmp_path / "embedder").close()
+    synth("tiny-bert", tmp_path / "reranker").close()
+    arguments = [str(tmp_path / "memory"), str(tmp_path / "embedder"), str(tmp_path / "reranker"), str(LIMIT)]
+    report = json.loads(printed(SCRIPT, *arguments))
+    assert report["found"] == [10] * 10
+    assert report["peak"] < LIMIT
+    assert {"SQLite", "process"} <= set(report["holders"])
+
+
+def test_a_limit_that_cannot_work_is_refused_with_one_that_can(make: Make) -> None:
+    with pytest.raises(BudgetExceeded, match="smallest memory limit that works is"):
+        make(memory="10MB")

@@ -1,22 +1,41 @@
-"""Searches of memories, and the meaning of a memory's relevance."""
+"""Searches of memories and of conversations, the meaning of a relevance, and the selection of parts."""
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from apsw import Connection
 from bench.answers import FOLDER
+from hypothesis import given
+from hypothesis import strategies as st
 from naive.words import WordReranker
 
+from edge.apps.memory import searching
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.searching import NAME, SIGNALS, first_person, relevance, signals
+from edge.apps.memory.records import Record, read_records
+from edge.apps.memory.searching import (
+    NAME,
+    SHARE,
+    SIGNALS,
+    beside_their_conversations,
+    central_sentences,
+    conversation_scores,
+    first_person,
+    relevance,
+    signals,
+)
+from edge.apps.memory.selection import LONGEST_SEGMENT, split
 from edge.apps.memory.store import CONTEXT, in_context
 from edge.apps.store.fusion import FULL_MATCH
-from edge.errors import InputError
+from edge.errors import EdgeError, InputError
 from edge.models.evidence import Evidence, Logistic, log_odds
+from edge.text.tokens import expected_tokens, most_tokens
 from tests.apps.memory.conftest import Make, texts
 
 
@@ -305,3 +324,233 @@ def test_the_set_of_memories_is_in_two_halves() -> None:
     assert len(rows) >= 40
     assert {row["half"] for row in rows} == {"choose", "judge"}
     assert all(len(row["questions"]) >= 2 for row in rows)
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+PARAGRAPHS = [
+    "The river floods every spring when the snow melts in the mountains, and the fields stand under water for weeks.",
+    "Bread needs time to rise, and the oven has to be hot before the loaf goes in, or else it stays flat and pale.",
+    "Old ice looks blue because light travels a long way through it, and every colour but blue is lost on the way.",
+]
+
+
+@pytest.mark.parametrize("rerank", [True, False])
+def test_the_most_relevant_is_kept_in_its_order(memory: Memory, rerank: bool) -> None:
+    text = "\n\n".join(PARAGRAPHS)
+    kept = memory.select(text, "when does the river flood the fields", 25, rerank=rerank, count=words)
+    assert kept.text == PARAGRAPHS[0]
+    assert kept.tokens == words(PARAGRAPHS[0])
+    assert kept.left_out == 2
+    both = memory.select(text, "why is old ice blue, and when does the river flood", 50, rerank=rerank, count=words)
+    assert both.text == f"{PARAGRAPHS[0]}\n\n{PARAGRAPHS[2]}"
+    everything = memory.select(text, "bread", 1_000, rerank=rerank, count=words)
+    assert everything.text == text
+    assert everything.left_out == 0
+    assert memory.select(text, "bread", 1, rerank=rerank, count=words).segments == ()
+
+
+def test_messages_stay_whole_and_system_ones_stay(memory: Memory) -> None:
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "the river floods in spring", "name": "bo"},
+        {"role": "user", "content": "bread needs time"},
+        {"role": "assistant", "content": "old ice looks blue"},
+    ]
+    kept = memory.select(messages, "what colour is ice", 9, count=words)
+    assert kept.messages == (messages[0], messages[3])
+    assert kept.tokens <= 9
+    with pytest.raises(InputError, match="system messages alone are 3 tokens; the budget is 2"):
+        memory.select(messages, "ice", 2, count=words)
+
+
+def test_of_very_many_pieces_the_nearest_are_judged(memory: Memory) -> None:
+    filler = [
+        f"line number {n} speaks of nothing in particular and goes on for a while so that it stands alone"
+        for n in range(400)
+    ]
+    text = "\n\n".join([*filler[:300], PARAGRAPHS[0], *filler[300:]])
+    assert PARAGRAPHS[0] in memory.select(text, "river floods in spring when snow melts", 30, count=words).text
+
+
+def test_the_end_of_a_long_message_that_no_reranker_reads_takes_no_memory(make: Callable[..., Memory]) -> None:
+    reranker = WordReranker()
+    said = [{"role": "user", "content": text} for text in ("stone " * 1000 + "river", "bread", "salt")]
+    make(reranker=reranker).select(said, "river", 25, count=words)
+    assert reranker.retrieved == [False]
+
+
+def test_the_reranker_learns_which_pieces_have_the_words_of_the_query(make: Callable[..., Memory]) -> None:
+    reranker = WordReranker()
+    text = "\n\n".join(PARAGRAPHS)
+    memory = make(reranker=reranker)
+    memory.select(text, "does the river flood in the mountains", 25, count=words)
+    for query in ("does it", "gearbox oil"):
+        memory.select(text, query, 25, count=words)
+    rare, *others = cast(list[float], reranker.retrieved[0])
+    assert rare > 0
+    assert others == [0, 0]  # the common words do not count
+    assert reranker.retrieved[1:] == [False, False]
+
+
+def test_without_a_way_to_count_it_says_so(memory: Memory) -> None:
+    with pytest.raises(InputError, match="count="):
+        memory.select("text", "query", 5)
+
+
+@given(
+    st.lists(st.text(alphabet="ab .!\n\tü。", max_size=300)).map("\n\n".join) | st.text(alphabet="a. ", min_size=900)
+)
+def test_pieces_cover_the_text_in_order_but_for_white_space(text: str) -> None:
+    spans = list(split(text))
+    end = 0
+    for start, stop in spans:
+        assert end <= start < stop <= len(text)
+        assert not text[end:start].strip()
+        assert text[start:stop].strip()
+        assert stop - start <= LONGEST_SEGMENT + 200, "a heading and the paragraph it stands above"
+        end = stop
+    assert not text[end:].strip()
+
+
+def test_results_fit_the_tokens_and_no_turn_comes_twice(memory: Memory) -> None:
+    turns = [{"role": "user", "content": f"tea number {n} " + "and so on " * (40 if n == 1 else 1)} for n in range(6)]
+    memory.add(turns, user_id="ann", run_id="r", timestamp="2026-05-08")
+    whole = memory.search("tea number", user_id="ann", neighbours=1)["results"]
+    for most in (1, 30, 60, 200, 10_000):
+        found = memory.search("tea number", user_id="ann", neighbours=1, max_tokens=most)
+        said = [(r["id"], r["memory"]) for result in found["results"] for r in (result, *result["neighbours"])]
+        counted = sum(expected_tokens(f"8 May 2026: {text}") for _, text in said)
+        assert most_tokens(counted) == found["tokens"] <= most
+        assert len(said) == len(set(said))
+        assert {r["id"] for r in found["results"]} | set(found["left_out"]) == {r["id"] for r in whole}
+    assert found["left_out"] == []
+    assert memory.search("none", user_id="bob", conversations=1, max_tokens=9) == {
+        "results": [], "tokens": 0, "left_out": [], "conversations": [],
+    }  # fmt: skip
+    for wrong in (0, True, 1.5):
+        with pytest.raises(EdgeError):
+            memory.search("tea", user_id="ann", max_tokens=wrong)
+
+
+ROOF = (
+    "The roof leaks again. The builder came at noon.",
+    "What did the builder say about the roof?",
+    "New tiles for the roof, before winter. The builder wants them in red.",
+    "Good, then red tiles. Did you eat?",
+)
+TRIP = ("We go to Bergen by train.", "Is the train in the morning?", "The morning train, yes.")
+
+
+def talk(memory: Memory, texts: tuple[str, ...], when: str, **ids: str) -> list[str]:
+    said = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
+    return [one["id"] for one in memory.add(said, timestamp=when, **ids)["results"]]
+
+
+def turns(memory: Memory, one: str, **ids: Any) -> list[str]:
+    return [hit["memory"] for hit in memory.get_all(filters={"conversation_of": one}, **ids)["results"]][::-1]
+
+
+def test_a_search_finds_conversations_beside_memories(memory: Memory) -> None:
+    ids = talk(memory, ROOF, "2026-05-01", run_id="r", user_id="ann")
+    talk(memory, TRIP, "2026-05-03", run_id="r", user_id="ann")
+    memory.add("The roof is old", user_id="ann")
+    found = memory.search("what did we decide about the roof?", 2, user_id="ann", conversations=3)
+    assert [len(found["results"]), len(found["conversations"])] == [2, 2]  # a fact alone is no conversation
+    first = found["conversations"][0]
+    assert (first["id"], first["run_id"], first["user_id"], first["turns"]) == (ids[0], "r", "ann", 4)
+    assert first["began"] == first["ended"] == "2026-05-01T00:00:00.000000+00:00"
+    assert "New tiles for the roof, before winter." in first["about"]
+    assert "conversations" not in memory.search("roof", user_id="ann")
+    alone = memory.search("train", 0, user_id="ann", conversations=1)
+    assert (alone["results"], alone["conversations"][0]["turns"]) == ([], 3)
+
+
+def test_a_conversation_is_found_by_any_of_its_turns_and_by_nobody_else(memory: Memory) -> None:
+    ids = talk(memory, ROOF, "2026-05-01", run_id="r", user_id="ann")
+    assert turns(memory, ids[2], user_id="ann") == list(ROOF)
+    assert turns(memory, ids[2], user_id="bob") == []
+    assert turns(memory, "nobody", user_id="ann") == []
+    memory.delete(ids[0])  # the first turn
+    memory.delete(ids[2])
+    assert turns(memory, ids[3], user_id="ann") == [ROOF[1], ROOF[3]]
+    fact = memory.add("The roof is old", user_id="ann")["results"][0]["id"]
+    assert turns(memory, fact, user_id="ann") == ["The roof is old"]
+    goes_on = talk(memory, ("And the door?",), "2026-05-01T02:00", run_id="r", user_id="ann")
+    assert turns(memory, goes_on[0], user_id="ann") == [ROOF[1], ROOF[3], "And the door?"]
+    with pytest.raises(InputError, match="conversation_of"):
+        memory.get_all(user_id="ann", filters={"conversation_of": 1})
+
+
+def test_conversations_outlive_an_export(make: Make) -> None:
+    memory = make()
+    for number in range(3):
+        talk(memory, ROOF, f"2026-05-{number + 1:02}", run_id="r", user_id="ann")
+    ids = talk(memory, TRIP, "2026-05-09", run_id="r", user_id="ann")
+    lines = io.StringIO()
+    memory.export_jsonl(lines)
+    memory.close()
+    copy = make("copy")
+    copy.import_jsonl(io.StringIO(lines.getvalue()))
+    assert turns(copy, ids[1], user_id="ann") == list(TRIP)
+
+
+def test_a_memory_counts_its_conversation() -> None:
+    """Against the sums written out."""
+    scores = [(1, 0.9), (4, 0.8), (2, 0.4), (5, 0.2), (3, 0.1)]
+    first = {1: 1, 2: 2, 3: 2, 4: 2, 5: 5}
+    whole = {1: 0.9, 2: 0.8 + 0.4 / 2 + 0.1 / 4, 5: 0.2}
+    assert conversation_scores(scores, first) == pytest.approx(whole)
+    mixed = {turn: (1 - SHARE) * score + SHARE * whole[first[turn]] for turn, score in scores}
+    found = beside_their_conversations(scores, first)
+    assert dict(found) == pytest.approx(mixed)
+    assert [turn for turn, _ in found] == sorted(mixed, key=lambda turn: -mixed[turn])
+    assert dict(found)[5] == pytest.approx(0.2)
+    many = [(turn, 0.5) for turn in range(9)]
+    assert conversation_scores(many, dict.fromkeys(range(9), 0)) == pytest.approx({0: 0.5 * (2 - 1 / 16)})
+
+
+def test_central_sentences_say_different_things_and_are_few_and_in_order() -> None:
+    texts = [
+        "Hello there. The cat sleeps on the warm roof.",
+        "The cat on the roof? Yes.",
+        "The train is late. Which train?",
+    ]
+    found = central_sentences(texts, lambda text: [w for w in text.lower().strip(".?").split() if len(w) > 3])
+    assert len(found) == 3
+    assert {"The cat sleeps on the warm roof.", "The train is late."} <= set(found)
+    assert found == sorted(found, key=" ".join(texts).index)
+    assert central_sentences([], str.split) == []
+
+
+def test_of_a_long_conversation_few_turns_are_read(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[set[int]] = []
+
+    def reading(db: Connection, ids: set[int]) -> dict[int, Record]:
+        read.append(set(ids))
+        return read_records(db, ids)
+
+    monkeypatch.setattr(searching, "read_records", reading)
+    talk(memory, [f"The roof leaks in room {n}." for n in range(1_000)], "2026-05-01", run_id="r", user_id="ann")
+    found = memory.search("roof", 0, user_id="ann", conversations=1)["conversations"]
+    assert [(talk["turns"], len(talk["about"])) for talk in found] == [(1_000, 3)]
+    assert len(read[-1]) <= 301
+    assert {1, 1_000} <= read[-1]
+
+
+def test_what_conversations_were_about_counts_among_the_tokens(memory: Memory) -> None:
+    talk(memory, ROOF, "2026-05-01", run_id="r", user_id="ann")
+    wide = memory.search("roof", user_id="ann", conversations=1, max_tokens=2_000)
+    assert wide["conversations"]
+    least = next(
+        most
+        for most in range(1, 2_000)
+        if memory.search("roof", user_id="ann", conversations=1, max_tokens=most)["tokens"]
+    )
+    for most in (least, 60, 100):
+        found = memory.search("roof", user_id="ann", conversations=1, max_tokens=most)
+        assert found["tokens"] <= most
+    plain = memory.search("roof", user_id="ann", max_tokens=2_000)
+    assert plain["tokens"] < wide["tokens"]

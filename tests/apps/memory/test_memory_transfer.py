@@ -1,4 +1,4 @@
-"""Export and import: nothing is lost on the way, and unreadable lines are named."""
+"""Export and import, and transcripts of other programs. All samples are made up."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from naive.words import WordEmbedder
 
+from edge.apps.memory import transcripts
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.transcripts import ImportReport, _elements
 from edge.apps.memory.transfer import TOGETHER
 from edge.errors import InputError, StorageError
 from tests.apps.memory.conftest import Make
@@ -178,3 +182,268 @@ def test_a_stream_of_text_is_read_as_a_file(make: Make, clock: Any, tmp_path: Pa
     assert everything(other) == everything(one)
     with pytest.raises(InputError, match="line 1"):
         other.import_jsonl(io.StringIO("\ud800\n"))
+
+
+KEY = "sk-" + "a1B2" * 10
+
+
+def lines(path: Path, *entries: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), "utf-8")
+    return path
+
+
+def claude_code(folder: Path) -> Path:
+    def line(role: str, number: int, content: Any, **more: Any) -> dict[str, Any]:
+        message = {"role": role, "content": content}
+        when = f"2026-05-08T10:0{number}:00.000Z"
+        return {"type": role, "message": message, "uuid": f"u{number}", "sessionId": "s1", "timestamp": when, **more}
+
+    return lines(
+        folder / "project" / "s1.jsonl",
+        {"type": "summary", "summary": "made up", "leafUuid": "u3"},
+        line("user", 1, "where is the roof plan", cwd="/home/ann/roof"),
+        line("assistant", 2, [{"type": "text", "text": "it is in plans.md"}, {"type": "tool_use", "name": "Read"}]),
+        line("user", 3, [{"type": "tool_result", "content": "a file"}]),
+        *(line("user", 4, "ignored", **{mark: True}) for mark in ("isMeta", "isSidechain", "isCompactSummary")),
+        line("user", 4, "[Request interrupted by user]"),
+        line("user", 4, [{"type": "text", "text": "<ide_opened_file>a.py</ide_opened_file>"}]),
+        line(
+            "user",
+            5,
+            [
+                {"type": "text", "text": "<system-reminder>be brief</system-reminder>"},
+                {"type": "text", "text": f"use the key {KEY} for it"},
+            ],
+        ),
+    )
+
+
+def codex(folder: Path) -> Path:
+    def said(role: str, text: str) -> dict[str, Any]:
+        kind = "input_text" if role == "user" else "output_text"
+        payload = {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+        return {"timestamp": "2026-05-09T10:00:00Z", "type": "response_item", "payload": payload}
+
+    return lines(
+        folder / "rollout-1.jsonl",
+        {"timestamp": "2026-05-09T10:00:00Z", "type": "session_meta", "payload": {"id": "c1", "cwd": "/x"}},
+        said("user", "<environment_context>cwd</environment_context>"), said("developer", "rules"),
+        said("user", "# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>be brief</INSTRUCTIONS>"),
+        said("user", "the roof needs slate"), said("assistant", "slate it is"),
+    )  # fmt: skip
+
+
+def whole(path: Path, document: Any) -> Path:
+    path.write_text(json.dumps(document), "utf-8")
+    return path
+
+
+def gemini(folder: Path) -> Path:
+    def said(number: int, kind: str, content: Any) -> dict[str, Any]:
+        return {"id": f"g{number}", "timestamp": f"2026-05-11T10:0{number}:00.000Z", "type": kind, "content": content}
+
+    thought = {**said(3, "gemini", "under the eaves"), "thoughts": [{"subject": "eaves"}], "toolCalls": [{"id": "t"}]}
+    messages = [said(1, "info", "connected"), said(2, "user", [{"text": "where do swallows nest"}]), thought]
+    return whole(folder / "session-1.json", {"sessionId": "e1", "projectHash": "ab", "messages": messages})
+
+
+def opencode(folder: Path) -> Path:
+    def said(number: int, role: str, *parts: dict[str, Any]) -> dict[str, Any]:
+        time = {"created": 1778493600000 + number}
+        return {"info": {"id": f"o{number}", "sessionID": "ses1", "role": role, "time": time}, "parts": list(parts)}
+
+    text = {"type": "text", "text": "paint the door green"}
+    read = {"type": "text", "text": "Called the Read tool", "synthetic": True}
+    messages = [
+        said(1, "user", text, read),
+        said(2, "assistant", {"type": "reasoning", "text": "hm"}, {"type": "text", "text": "it is green"}),
+        said(3, "assistant", {"type": "tool", "tool": "bash", "state": {}}),
+    ]
+    return whole(folder / "export.json", {"info": {"id": "ses1", "title": "Door"}, "messages": messages})
+
+
+def copilot(folder: Path) -> Path:
+    def event(number: int, kind: str, **data: Any) -> dict[str, Any]:
+        return {"type": kind, "data": data, "id": f"p{number}", "timestamp": f"2026-05-12T10:0{number}:00Z"}
+
+    return lines(
+        folder / "events.jsonl", event(0, "session.start", sessionId="p1"), event(1, "user.message", content="oil it"),
+        event(2, "assistant.message", content="", toolRequests=[{}]), event(3, "assistant.message", content="oiled"),
+        event(4, "tool.execution_complete", content="done"),
+    )  # fmt: skip
+
+
+def copilot_chat(folder: Path) -> Path:
+    answer = [{"kind": "thinking", "value": "hm"}, {"value": "a hinge"}, {"kind": "toolInvocation", "value": "x"}]
+    request = {"requestId": "r1", "message": {"text": "what squeaks", "parts": []}, "response": answer}
+    document = {"version": 3, "sessionId": "v1", "requests": [{**request, "timestamp": 1778493600000}]}
+    return whole(folder / "v1.json", document)
+
+
+def chatgpt(folder: Path) -> Path:
+    def node(name: str, parent: str | None, role: str, text: str, **more: Any) -> dict[str, Any]:
+        content = {"content_type": "text", "parts": [text]}
+        message = {"id": f"m-{name}", "author": {"role": role}, "create_time": 1715162160.5, "content": content, **more}
+        return {"id": name, "parent": parent, "children": [], "message": message}
+
+    mapping = {
+        "root": {"id": "root", "message": None, "parent": None, "children": ["a"]},
+        "a": node("a", "root", "user", 'a "roof" { of [ slate \\ tiles'),
+        "old": node("old", "a", "assistant", "a replaced answer"),
+        "tool": node("tool", "a", "assistant", '{"prompt": "a roof"}', recipient="dalle.text2im"),
+        "hid": node("hid", "tool", "user", "hints", metadata={"is_visually_hidden_from_conversation": True}),
+        "b": node("b", "hid", "assistant", "good", recipient="all", metadata={}),
+    }
+    entry = {"id": "g1", "title": "Roof", "mapping": mapping, "current_node": "b"}
+    path = folder / "conversations.json"
+    old = {"id": "g3", "mapping": {"z": node("z", None, "user", "without a current node")}}
+    path.write_text(json.dumps([entry, {**entry, "id": "g2", "mapping": {}}, old]), "utf-8")
+    return path
+
+
+def claude(folder: Path) -> Path:
+    before = "parent_message_uuid"
+    replaced = [
+        {"uuid": "y1", before: "x1", "sender": "assistant", "text": "fifty"},
+        {"uuid": "y2", before: "y1", "sender": "human", "text": "sure?"},
+    ]
+    messages = [
+        {"uuid": "x1", "sender": "human", "text": "", "content": [{"type": "text", "text": "how many tiles"}],
+         "created_at": "2026-05-10T10:00:00Z", before: "00000000-0000-4000-8000-000000000000"},
+        *replaced,
+        {"uuid": "x2", before: "x1", "sender": "assistant", "text": "forty", "created_at": "2026-05-10T10:01:00Z"},
+    ]  # fmt: skip
+    path = folder / "claude.json"
+    path.write_text(json.dumps([{"uuid": "k1", "name": "Tiles", "chat_messages": messages}]), "utf-8")
+    return path
+
+
+def mem0(folder: Path) -> Path:
+    path = folder / "mem0.json"
+    found = [{"id": "m1", "memory": "Ann likes slate", "user_id": "ann", "metadata": {"k": 1}}, {"memory": "tea"}]
+    path.write_text(json.dumps({"results": found}), "utf-8")
+    return path
+
+
+def note(folder: Path) -> Path:
+    path = folder / "roof.md"
+    path.write_text(
+        "---\ntitle: Roof\npermalink: house/roof\n---\n# Roof\n\n- [decision] slate is best #roof\n"
+        "- part_of [[House]]\nsome prose\n",
+        "utf-8",
+    )
+    return path
+
+
+SAMPLES: dict[Any, list[tuple[str | None, str | None, str]]] = {
+    claude_code: [
+        ("s1", "user", "where is the roof plan"), ("s1", "assistant", "it is in plans.md"),
+        ("s1", "user", "use the key [secret left out] for it"),
+    ],
+    codex: [("c1", "user", "the roof needs slate"), ("c1", "assistant", "slate it is")],
+    gemini: [("session-1", "user", "where do swallows nest"), ("session-1", "assistant", "under the eaves")],
+    opencode: [("ses1", "user", "paint the door green"), ("ses1", "assistant", "it is green")],
+    copilot: [("p1", "user", "oil it"), ("p1", "assistant", "oiled")],
+    copilot_chat: [("v1", "user", "what squeaks"), ("v1", "assistant", "a hinge")],
+    chatgpt: [("g1", "user", 'a "roof" { of [ slate \\ tiles'), ("g1", "assistant", "good"),
+              ("g3", "user", "without a current node")],
+    claude: [("k1", "user", "how many tiles"), ("k1", "assistant", "forty")],
+    mem0: [(None, None, "Ann likes slate"), (None, None, "tea")],
+    note: [(None, None, "slate is best #roof"), (None, None, "Roof part_of House")],
+}  # fmt: skip
+
+
+def stored(memory: Memory) -> list[tuple[str | None, str | None, str]]:
+    found = memory.get_all(user_id="ann", top_k=1_000)["results"][::-1]
+    return [(one.get("run_id"), one.get("role"), one["memory"]) for one in found]
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.__name__)
+def test_each_format_comes_in_once(make: Make, tmp_path: Path, sample: Any) -> None:
+    memory, right = make(user_id="ann"), SAMPLES[sample]
+    path = sample(tmp_path / "files" if sample is claude_code else tmp_path)
+    would = memory.import_transcripts(path, dry_run=True)
+    assert stored(memory) == []
+    report = memory.import_transcripts(path)
+    assert report == would
+    assert (report.files, report.turns, report.new) == (1, len(right), len(right))
+    assert report.secrets == (sample is claude_code)
+    assert sorted(stored(memory), key=str) == sorted(right, key=str)
+    assert memory.import_transcripts(path).new == 0
+    assert make("other", user_id="bob").import_transcripts(path).turns == len(right) - (sample is mem0)
+
+
+def test_a_turn_follows_the_one_before(make: Make, tmp_path: Path) -> None:
+    memory = make(user_id="ann")
+    memory.import_transcripts(codex(tmp_path))
+    with memory.store.read() as db:
+        assert db.execute("SELECT count(*) FROM memories WHERE follows IS NOT NULL").fetchone()[0] == 1
+
+
+def test_a_folder_is_read_whole_and_goes_on_where_it_ended(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, folder = make(user_id="ann"), tmp_path / "all"
+    folder.mkdir()
+    for sample in SAMPLES:
+        sample(folder)
+    (folder / "other.json").write_text('{"x": [1]}', "utf-8")
+    right = sum(map(len, SAMPLES.values()))
+    monkeypatch.setattr(transcripts, "TOGETHER", 2)
+    done: list[int] = []
+    store_lines = transcripts.store_lines
+
+    def fails(*arguments: Any) -> int:
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(store_lines(*arguments))
+        return done[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transcripts, "store_lines", fails)
+        with pytest.raises(KeyboardInterrupt):
+            memory.import_transcripts(folder)
+    assert len(stored(memory)) == sum(done) == 6
+    report = memory.import_transcripts(folder)
+    assert (report.turns, report.new, report.skipped) == (right, right - 6, 1)
+    assert len(stored(memory)) == right
+    lines(folder / "rollout-2.jsonl", *map(json.loads, (folder / "rollout-1.jsonl").read_text("utf-8").splitlines()))
+    assert memory.import_transcripts(folder).new == 0, "the same session under another name"
+
+
+def test_what_is_no_transcript_is_refused(make: Make, tmp_path: Path) -> None:
+    memory = make(user_id="ann")
+    (tmp_path / "a.json").write_text("[]", "utf-8")
+    (tmp_path / "b.jsonl").write_text('{"x": 1}\nnot json\n', "utf-8")
+    (tmp_path / "empty").mkdir()
+    for name in ("a.json", "b.jsonl", "empty", "missing.json"):
+        with pytest.raises(InputError):
+            memory.import_transcripts(tmp_path / name)
+    with pytest.raises(InputError, match="whose turns"):
+        make().import_transcripts(tmp_path / "a.json")
+
+
+SHORT = st.text(max_size=6)
+TREES = st.recursive(
+    st.none() | st.integers() | SHORT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SHORT, inner, max_size=3), max_leaves=6,
+)  # fmt: skip
+
+
+@given(st.lists(st.dictionaries(SHORT, TREES, max_size=3), max_size=3), st.integers(1, 9))
+def test_an_array_is_cut_into_its_objects(found: list[dict[str, Any]], piece: int) -> None:
+    for document in (found, {"a": "[{", "results": found}):
+        data = json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transcripts, "_PIECE", piece)
+            read = list(_elements(io.BytesIO(data), 1 << 20, ImportReport()))
+        right = json.loads(data)
+        assert [entry for _, entry in read] == (right["results"] if isinstance(document, dict) else right)
+
+
+def test_a_long_entry_is_skipped_and_the_others_read() -> None:
+    data = json.dumps([{"a": "x" * 100}, {"b": 1}]).encode()
+    skipped = ImportReport()
+    assert list(_elements(io.BytesIO(data), 50, skipped)) == [(2, {"b": 1})]
+    assert skipped.skipped == 1

@@ -1,17 +1,24 @@
-"""What holds now, what held at a moment, and what took whose place."""
+"""What holds, what took whose place, what a new statement ends, and twins."""
 
 from __future__ import annotations
 
+import tracemalloc
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from edge.apps.memory import searching
+from edge.apps.memory import searching, writing
+from edge.apps.memory.arguments import Scope
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.records import read_records
 from edge.apps.memory.searching import POOL
-from edge.errors import InputError
+from edge.apps.memory.validity import ENDS, ORDERS, Judge, time_asked
+from edge.apps.memory.writing import MOST_LINKS
+from edge.errors import CorruptBlock, InputError
+from edge.models.statements import FILE, StatementModel
 from tests.apps.memory.conftest import Make
 
 
@@ -189,3 +196,357 @@ def test_the_command(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for wrong in ((old,), (old, new, "--undo")):
         with pytest.raises(InputError, match="take"):
             run("supersede", *wrong)
+
+
+NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
+
+ENDED = (
+    ("I live in Oslo", "I moved to Trondheim"),
+    ("Ich arbeite bei Siemens", "Ich arbeite jetzt bei Bosch"),
+    ("Je fume", "Je ne fume plus"),
+    ("Mi jefe se llama Pablo", "Mi nuevo jefe se llama Marcos"),
+    ("La riunione è lunedì", "La riunione è stata spostata a martedì"),
+    ("My dog is called Max", "Sorry, my dog is called Milo, not Max"),
+    ("I drive a Toyota", "I sold the Toyota and drive a Skoda now"),
+    ("Ann: I live in Oslo", "Ann: Hi Bob! I moved to Trondheim. It rains."),
+    ("I drink coffee every morning", "I stopped drinking coffee"),
+    ("Moro em Lisboa", "Mudei-me para o Porto"),
+    ("Ik rook", "Ik ben gestopt met roken"),
+    ("Mieszkam w Krakowie", "Przeprowadziłem się do Gdańska"),
+)
+KEPT = (
+    ("Thanks!", "Thanks, Gina! Seeing my goals written down on paper really helps keep me motivated."),
+    ("Bye Nate!", "Aww, bummer! But the important thing is to stay positive."),
+    ("I live in Oslo", "My sister moved to Trondheim"),
+    ("I like tea", "I also like coffee"),
+    ("I live in Oslo", "I would like to move to Trondheim"),
+    ("I live in Oslo", "I used to live in Bergen"),
+    ("I live in Oslo", "Did you move to Trondheim? I moved the sofa."),
+    ("I live in Oslo", "I live in Oslo with two cats"),
+    ("I live in Oslo and work at Initech", "I moved to Trondheim"),
+    ("Ann: I live in Oslo", "Bob: I moved to Trondheim"),
+    ("The meeting is on Monday", "The meeting is important"),
+    ("I quit smoking", "I won't quit smoking"),
+    ("She lives in Oslo", "She moved to Trondheim"),
+    ("I take 5 mg of aspirin", "I now take 10 mg of iron"),
+    ("I am reading Dune", "I am now reading Emma"),
+    ("", "?"), ("I", "I"), ("x" * 10_000, "I moved to Bergen"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    return Judge()
+
+
+@pytest.mark.parametrize(("old", "new"), ENDED + KEPT)
+def test_what_has_another_value_now_ends_and_what_may_still_hold_is_kept(judge: Judge, old: str, new: str) -> None:
+    assert (judge.compare([(old, new, 1.0)])[0] >= ENDS) == ((old, new) in ENDED)
+
+
+def test_a_pair_is_judged_alike_beside_others(judge: Judge) -> None:
+    pairs = [(old, new, 1.0) for old, new in (*ENDED, *KEPT)]
+    assert judge.compare(pairs) == pytest.approx([judge.compare([pair])[0] for pair in pairs], abs=1e-4)
+    assert judge.compare([]) == []
+    assert judge.compare([(*ENDED[0], 0.1)]) == [0.0]
+
+
+def test_a_damaged_model_is_told(tmp_path: Path) -> None:
+    place = tmp_path / "statements.npz"
+    for damaged in (b"", FILE.read_bytes()[:5_000], b"PK" + FILE.read_bytes()[2:9_000], b"x" * 99):
+        place.write_bytes(damaged)
+        with pytest.raises(CorruptBlock, match="is damaged"):
+            StatementModel.open(place)
+
+
+def test_the_newer_of_two_that_are_kept_is_found_first(memory: Memory, judge: Judge, clock: Any) -> None:
+    old, new, other = "I live in Oslo", "I moved to Bergen", "my bicycle is green"
+    memory.add([other, old], user_id="ann")
+    clock.forward(days=1)
+    memory.add(new, user_id="ann", supersede=False)
+    assert judge.compare([(old, new, 1.0)])[0] >= ORDERS > judge.compare([(other, new, 1.0)])[0]
+    for rerank in (False, True):
+        for top_k in (1, 10):
+            found = memory.search("I live in Oslo", top_k, user_id="ann", rerank=rerank)["results"]
+            assert found[0]["memory"] == new
+            (older,) = found[0]["newer_than"]
+            assert memory.get(older)["memory"] == old
+            assert found[0]["score"] == max(one["score"] for one in found)
+    assert memory.search("live in Oslo before", 1, user_id="ann")["results"][0]["memory"] == old
+    assert all("newer_than" not in one for one in memory.search("I live in Oslo", user_id="ann")["results"][1:])
+
+
+def shown(memory: Memory, **options: Any) -> set[str]:
+    found = memory.search("live moved home", 50, **{"user_id": "ann"} | options)
+    return {hit["memory"] for hit in found["results"]}
+
+
+def test_a_chain_of_homes_ends_where_it_began(memory: Memory, clock: Any) -> None:
+    for text in ("I live in Oslo", "I moved to Bergen", "I live in Oslo again"):
+        clock.forward(days=30)
+        (added,) = memory.add(text, user_id="ann", explain=True)["results"]
+        assert added["event"] == "ADD"
+        assert shown(memory) == {text}
+    assert [(one["memory"], one["ends"]) for one in added["judged"]] == [("I moved to Bergen", True)]
+    assert added["judged"][0]["probability"] >= ENDS
+    assert [one["memory"] for one in added["supersedes"]] == ["I moved to Bergen"]
+    assert len(memory.history(added["id"], whole_chain=True)) == 5
+    assert shown(memory, as_of="2026-07-15") == {"I live in Oslo"}
+    assert len(memory.get_all(user_id="ann")["results"]) == 3
+
+
+def test_what_was_said_before_is_ended_by_what_is_known(memory: Memory) -> None:
+    memory.add("I moved to Bergen", user_id="ann", timestamp="2026-03-01")
+    (late,) = memory.add("I live in Oslo", user_id="ann", timestamp="2025-03-01")["results"]
+    assert late["valid_until"].startswith("2026-03-01")
+    assert shown(memory) == {"I moved to Bergen"}
+    assert shown(memory, as_of="2025-06-01") == {"I live in Oslo"}
+
+
+def test_statements_of_one_call_end_each_other_in_their_order(memory: Memory) -> None:
+    results = memory.add(["I live in Oslo", "I moved to Bergen", "I moved to Bodo"], user_id="ann")["results"]
+    assert [one.get("supersedes", [{}])[0].get("memory") for one in results] == [
+        None, "I live in Oslo", "I moved to Bergen",
+    ]  # fmt: skip
+    assert shown(memory) == {"I moved to Bodo"}
+
+
+def test_nothing_else_is_ended(memory: Memory) -> None:
+    memory.add("I live in Oslo", user_id="ann")
+    memory.add("I moved to Bergen", user_id="bob")
+    memory.add("I moved to Bergen", user_id="ann", run_id="r")
+    memory.add({"role": "assistant", "content": "I moved to Bergen"}, user_id="ann")
+    memory.add("I moved to Bodo", user_id="ann", supersede=False)
+    assert "I live in Oslo" in shown(memory)
+
+
+def test_a_memory_is_found_by_what_it_superseded(memory: Memory) -> None:
+    memory.add("I work as a welder at Initech", user_id="ann", timestamp="2025-01-01")
+    memory.add("I have begun something else", user_id="ann", timestamp="2025-06-01")
+    memory.add(["the weather is fine", "tea is ready"], user_id="ann")
+    old, new = (m["id"] for m in memory.get_all(user_id="ann")["results"][3:1:-1])
+    memory.supersede(old, new)
+    for rerank in (False, True):
+        first = memory.search("welder at Initech", 1, user_id="ann", rerank=rerank)["results"][0]
+        assert first["id"] == new
+        then = memory.search("begun something", 1, user_id="ann", as_of="2025-03-01", rerank=rerank)["results"][0]
+        assert then["id"] == old
+
+
+@pytest.mark.parametrize(
+    ("question", "before"),
+    [
+        ("where did she use to live?", True), ("the car Ada used to drive", True), ("where I used to live", True),
+        ("what do I use to deploy?", False), ("which tool is used to deploy?", False),
+        ("what can be used to cut?", False),
+    ],
+)  # fmt: skip
+def test_what_is_used_is_not_what_was_before(question: str, before: bool) -> None:
+    assert time_asked(question, NOW).before is before
+
+
+def test_an_article_is_no_preposition() -> None:
+    assert not time_asked("was there a march for peace", NOW).start
+    assert time_asked("cosa ho comprato a marzo", NOW).start == "2026-03-01T00:00:00.000000+00:00"
+
+
+@pytest.mark.parametrize(
+    ("question", "home"),
+    [
+        ("where is home", "Bodo"), ("where was home before", "Bergen"), ("where was home before the flood", "Bodo"),
+        ("wo war home früher", "Bergen"), ("où était home avant ?", "Bergen"), ("home in May 2025", "Bergen"),
+        ("home in 2024", "Bodo"), ("home in March 2025", "Oslo"), ("home last year", "Bergen"),
+        ("home im Februar 2025", "Oslo"), ("home in May", "Bodo"), ("home in December", "Bergen"),
+        ("home in 2030", "Bodo"),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_question_choose_the_time(memory: Memory, question: str, home: str) -> None:
+    ids = [
+        memory.add(f"home is {city}", user_id="ann", timestamp=when)["results"][0]["id"]
+        for city, when in (("Oslo", "2025-01-01"), ("Bergen", "2025-05-01"), ("Bodo", "2026-01-01"))
+    ]
+    memory.supersede(ids[0], ids[1])
+    memory.supersede(ids[1], ids[2])
+    memory.add("may the flood pass", user_id="ann")
+    found = [hit["memory"] for hit in memory.search(question, user_id="ann", rerank=False)["results"]]
+    assert sorted(found) == sorted([f"home is {home}", "may the flood pass"])
+
+
+def test_many_ended_memories_hide_none_that_holds(memory: Memory, clock: Any) -> None:
+    memory.add("the port is open", user_id="ann")
+    for number in range(250):
+        clock.forward(minutes=1)
+        memory.add(f"the port of the server is now {number}", user_id="ann")
+    found = memory.search("the port of the server", 50, user_id="ann", rerank=False)["results"]
+    assert [hit["memory"] for hit in found] == ["the port of the server is now 249", "the port is open"]
+
+
+def add_all(memory: Memory, text: Any, **options: Any) -> dict[str, Any]:
+    result: dict[str, Any] = memory.add(text, **{"user_id": "ann"} | options)["results"][0]
+    return result
+
+
+def test_the_same_again_is_recognised(memory: Memory) -> None:
+    first = add_all(memory, "I like tea", metadata={"a": 1})
+    again = add_all(memory, "I like tea", metadata={"a": 1})
+    assert (again["event"], again["id"]) == ("NONE", first["id"])
+    assert len(memory.get_all(user_id="ann")["results"]) == 1
+    assert [line["event"] for line in memory.history(first["id"])] == ["ADD"]
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"metadata": {"a": 1}}, {"timestamp": "2026-01-01"}, {"expiration_date": "2030-01-01"}, {"importance": 0.5},
+        {"text": {"role": "assistant", "content": "I like tea"}},
+        {"text": {"role": "user", "name": "bo", "content": "I like tea"}},
+    ],
+)  # fmt: skip
+def test_the_same_text_said_otherwise_is_another_memory_and_linked(memory: Memory, difference: dict[str, Any]) -> None:
+    first = add_all(memory, "I like tea")
+    second = add_all(memory, **{"text": "I like tea"} | difference)
+    assert second["event"] == "ADD"
+    assert [(one["id"], one["similarity"]) for one in second["similar"]] == [(first["id"], 1.0)]
+    assert [link["id"] for link in (memory.get(first["id"]) or {})["links"]] == [second["id"]]
+
+
+@pytest.mark.parametrize("other", [{"user_id": "bob"}, {"agent_id": "x"}, {"run_id": "x"}])
+def test_another_scope_has_its_own(memory: Memory, other: dict[str, Any]) -> None:
+    first = add_all(memory, "I like tea")
+    second = add_all(memory, "I like tea", **other)
+    assert second["event"] == "ADD"
+    assert second["id"] != first["id"]
+    assert "similar" not in second
+    assert "links" not in (memory.get(first["id"]) or {})
+
+
+def test_a_conversation_may_repeat_itself(memory: Memory) -> None:
+    turns = [{"role": "user", "content": "yes"}] * 3
+    results = memory.add(turns, user_id="ann")["results"]
+    assert [r["event"] for r in results] == ["ADD"] * 3
+    assert len({r["id"] for r in results}) == 3
+    again = memory.add(turns, user_id="ann")["results"]
+    assert {r["event"] for r in again} == {"NONE"}
+    assert len(memory.get_all(user_id="ann")["results"]) == 3
+
+
+def test_what_is_hidden_is_remembered_anew(memory: Memory, clock: Any) -> None:
+    first = add_all(memory, "I like tea")
+    memory.forget(first["id"])
+    assert add_all(memory, "I like tea")["event"] == "ADD"
+    add_all(memory, "milk", expiration_date="2026-06-02")
+    clock.forward(days=5)
+    assert add_all(memory, "milk", expiration_date="2026-06-02")["event"] == "ADD"
+
+
+def test_near_duplicates_are_linked_and_kept(memory: Memory) -> None:
+    words = " ".join(f"word{n}" for n in range(30))
+    first = add_all(memory, words)
+    near = add_all(memory, f"{words} indeed")
+    assert near["event"] == "ADD"
+    assert [one["id"] for one in near["similar"]] == [first["id"]]
+    assert writing.NEAR <= near["similar"][0]["similarity"] < 1
+    assert "similar" not in add_all(memory, "something else entirely")
+    assert len(memory.get_all(user_id="ann")["results"]) == 3
+    memory.delete(first["id"])
+    assert "links" not in (memory.get(near["id"]) or {})
+
+
+def test_near_duplicates_within_one_call_are_linked(memory: Memory) -> None:
+    words = " ".join(f"word{n}" for n in range(30))
+    results = memory.add([words, "other", f"{words} indeed"], user_id="ann")["results"]
+    assert [one["id"] for one in results[2]["similar"]] == [results[0]["id"]]
+
+
+def test_an_update_links_the_new_text(memory: Memory) -> None:
+    words = " ".join(f"word{n}" for n in range(30))
+    first, second = add_all(memory, words), add_all(memory, "something else")
+    memory.update(second["id"], f"{words} indeed")
+    assert [link["id"] for link in (memory.get(second["id"]) or {})["links"]] == [first["id"]]
+    memory.update(first["id"], "not at all")
+    assert "links" not in (memory.get(second["id"]) or {})
+
+
+def test_links_are_found_in_large_scopes_among_larger_others(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_FEW", 3)
+    words = " ".join(f"word{n}" for n in range(30))
+    for user in ("ann", "bob"):
+        memory.add([f"{user} {n}" for n in range(5)], user_id=user)
+    first = add_all(memory, words)
+    memory.add([f"{words} really"] * 4, user_id="bob")
+    assert [one["id"] for one in add_all(memory, f"{words} really")["similar"]] == [first["id"]]
+
+
+def linked(memory: Memory) -> dict[int, int]:
+    """How many earlier memories each is linked to."""
+    with memory.store.read() as db:
+        return dict(db.execute("SELECT memory, count(*) FROM links GROUP BY memory").fetchall())
+
+
+def test_a_text_said_again_and_again_is_linked_to_the_last_few(memory: Memory) -> None:
+    said = [add_all(memory, "ok", timestamp=datetime(2026, 1, 1) + timedelta(hours=n)) for n in range(12)]
+    assert {one["event"] for one in said} == {"ADD"}
+    assert [one["id"] for one in said[-1]["similar"]] == [one["id"] for one in said[-2:-5:-1]]
+    assert max(linked(memory).values()) == MOST_LINKS
+    again = add_all(memory, "ok", timestamp=datetime(2026, 1, 1))
+    assert (again["event"], again["id"]) == ("NONE", said[0]["id"]), "also what is not among the last few is known"
+
+
+def test_texts_with_the_same_hash_are_told_apart(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "text_hash", lambda text: "the same")
+    add_all(memory, "I like tea")
+    other = add_all(memory, "bread needs time")
+    assert (other["event"], "similar" in other) == ("ADD", False)
+
+
+def test_the_same_texts_of_one_call_are_linked_to_a_few(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_BLOCK", 7)
+    monkeypatch.setattr(writing, "_COLUMNS", 5)
+    results = memory.add(["ok", *["well then"] * 40], user_id="ann")["results"]
+    assert ["similar" in one for one in results] == [False, False, *[True] * 39]
+    assert [len(one["similar"]) for one in results[2:]] == [1, 2, *[MOST_LINKS] * 37]
+    for number, one in enumerate(results):
+        earlier = {other["id"] for other in results[:number] if other["memory"] == one["memory"]}
+        assert {other["id"] for other in one.get("similar", ())} <= earlier
+
+
+def test_near_ones_of_one_call_are_those_of_a_plain_comparison(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_BLOCK", 7)
+    monkeypatch.setattr(writing, "_COLUMNS", 5)
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(4, 64))[generator.integers(4, size=50)] + generator.normal(size=(50, 64)) / 5
+    vectors = np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+    memory.add("x", user_id="ann")
+    index = memory.store.index
+    assert index is not None
+    with memory.store.read() as db:
+        found = writing.find_similar(db, index, vectors, Scope("bob"), memory.budget)
+    for row, similar in enumerate(found):
+        cosines = vectors[:row] @ vectors[row]
+        nearest = [place for place in np.argsort(-cosines) if cosines[place] >= writing.NEAR][:MOST_LINKS]
+        assert [-1 - one.id for one in similar] == nearest
+    assert sum(map(len, found)) > 60
+
+
+def test_what_is_compared_with_itself_stays_small_and_is_leased(memory: Memory) -> None:
+    memory.add("x", user_id="ann")
+    index = memory.store.index
+    assert index is not None
+    vectors = np.zeros((3_000, 64), np.float32)
+    vectors[:, 0] = 1
+    held: dict[str, int] = {}
+    reserve = memory.budget.reserve
+
+    def noted(owner: str, nbytes: int) -> Any:
+        held[owner] = nbytes
+        return reserve(owner, nbytes)
+
+    memory.budget.reserve = noted  # type: ignore[method-assign]
+    tracemalloc.start()
+    with memory.store.read() as db:
+        found = writing.find_similar(db, index, vectors, Scope("bob"), memory.budget)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [len(similar) for similar in found[:5]] == [0, 1, 2, 3, 3]
+    assert held["memory duplicates"] == 4 * 256 * 2_048
+    assert peak < held["memory duplicates"] + 3_000 * MOST_LINKS * 200

@@ -16,13 +16,12 @@ import pytest
 from naive.program import config_of
 from naive.words import WordEmbedder, WordReranker
 
-from edge.apps.collection import searching, writing
+from edge.apps.collection import searching
 from edge.apps.collection.catalog import PLACE, Catalog, text_hash
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.discovery import Discovery
 from edge.apps.collection.excerpts import read_excerpts
 from edge.apps.collection.report import Tally
-from edge.apps.documents.extraction import Extractor
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.records import SEAL
 from edge.apps.store.failures import DamagedStore
@@ -364,13 +363,9 @@ ODD = (
 
 @pytest.mark.parametrize("table", ["files", "chunks", "mails", "descriptions", "roots", "settings", "health"])
 def test_no_value_of_a_collection_is_more_than_damage(
-    tiny_models: Path, tmp_path: Path, table: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    tiny_models: Path, tmp_path: Path, table: str, request: pytest.FixtureRequest
 ) -> None:
-    """One process reads the files of all cases, and one embedder is for all; both would take most of the time."""
-    reader = Extractor(budget=MemoryBudget(10**11))
-    request.addfinalizer(reader.close)
-    monkeypatch.setattr(reader, "close", lambda: None)
-    monkeypatch.setattr(writing, "Extractor", lambda **_: reader)
+    """One embedder is for all cases; to open each would take most of the time."""
     config = config_of(tiny_models, tmp_path / "scratch", threads=1)
     embedder = Embedder("tiny-embedder", budget=MemoryBudget(10**11), config=config)
     request.addfinalizer(embedder.close)

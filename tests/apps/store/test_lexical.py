@@ -65,18 +65,31 @@ def test_deleted_rows_are_gone_and_can_come_back() -> None:
     db.execute("INSERT INTO fts(fts) VALUES ('integrity-check')")
 
 
-def test_phrases_in_quotes_are_kept() -> None:
-    db, lexical = filled(["a blue old house", "an old blue house", "nothing"])
-    assert ids(lexical.search(db, '"old blue"', 10)) == [2]
-    assert ids(lexical.search(db, "old blue", 10)) == [1, 2]
-    assert ids(lexical.search(db, 'unclosed "old blue', 10)) == [1, 2]
+ROWS = ["a b", "river a", "river b", "river c", "x y", "river river", "y z", "z x", "u v"]
+FOUND = {
+    "a phrase in quotes is kept": (["a blue old house", "an old blue house", "nothing"], '"old blue"', 10, [2]),
+    "words are not": (["a blue old house", "an old blue house", "nothing"], "old blue", 10, [1, 2]),
+    "nor is what is not closed": (
+        ["a blue old house", "an old blue house", "nothing"],
+        'unclosed "old blue',
+        10,
+        [1, 2],
+    ),
+    "words of most rows do not count": (["the one", "the two", "the three", "other"], "the two", 10, [2]),
+    "where nothing else does": (["the one", "the two", "the three", "other"], "the", 10, [1, 2, 3]),
+    "or is there": (["the one", "the two", "the three", "other"], "the absent", 10, [1, 2, 3]),
+    "rows that equal the last one": (ROWS, "river", 2, [6, 2, 3, 4]),
+    "no such rows": (ROWS, "river", 1, [6]),
+    "as many as there are": (ROWS, "river", 4, [6, 2, 3, 4]),
+    "a script without spaces": (["東京都に住んでいます", "京都に行きました", "unrelated"], "東京", 10, [1]),
+    "a phrase of it": (["東京都に住んでいます", "京都に行きました", "unrelated"], "京都に行", 10, [2]),
+}
 
 
-def test_words_in_most_rows_count_only_where_nothing_else_does() -> None:
-    db, lexical = filled(["the one", "the two", "the three", "other"])
-    assert ids(lexical.search(db, "the two", 10)) == [2]
-    assert ids(lexical.search(db, "the", 10)) == [1, 2, 3]
-    assert ids(lexical.search(db, "the absent", 10)) == [1, 2, 3]
+@pytest.mark.parametrize(("texts", "query", "count", "expected"), FOUND.values(), ids=FOUND)
+def test_rows_are_found(texts: list[str], query: str, count: int, expected: list[int]) -> None:
+    db, lexical = filled(texts)
+    assert ids(lexical.search(db, query, count)) == expected
 
 
 def test_the_whole_score_is_that_of_an_average_row_with_every_word() -> None:
@@ -220,19 +233,6 @@ def test_scores_do_not_depend_on_earlier_searches() -> None:
     assert lexical.statistics(db, ['"3"']).rows == 202
 
 
-def test_rows_that_equal_the_last_one_are_all_found() -> None:
-    db, lexical = filled(["a b", "river a", "river b", "river c", "x y", "river river", "y z", "z x", "u v"])
-    assert ids(lexical.search(db, "river", 2)) == [6, 2, 3, 4]
-    assert ids(lexical.search(db, "river", 1)) == [6]
-    assert ids(lexical.search(db, "river", 4)) == [6, 2, 3, 4]
-
-
-def test_scripts_without_spaces() -> None:
-    db, lexical = filled(["東京都に住んでいます", "京都に行きました", "unrelated"])
-    assert ids(lexical.search(db, "東京", 10)) == [1]
-    assert ids(lexical.search(db, "京都に行", 10))[0] == 2
-
-
 WORDS = [
     ("ราคาน้ำมันลดลงวันนี้", "น้ำมัน", "ขึ้น"),
     ("ປະເທດລາວ", "ລາວ", "ໄທ"),
@@ -311,11 +311,8 @@ def test_scores_are_the_formula_s(lists: list[list[int]]) -> None:
     assert [(-s, i) for i, s in fused] == sorted((-s, i) for i, s in fused)
 
 
-def test_agreement_beats_a_single_first_place() -> None:
+def test_agreement_beats_a_single_first_place_and_a_repeated_id_counts_once() -> None:
     assert reciprocal_rank_fusion([[7, 1, 2], [9, 1, 3]])[0][0] == 1
-
-
-def test_a_repeated_id_counts_once() -> None:
     assert reciprocal_rank_fusion([[4, 4, 5]]) == [(4, 1 / 61), (5, 1 / 62)]
 
 
@@ -326,23 +323,17 @@ def test_words_and_vectors_are_fused_by_their_scores() -> None:
     assert dict(fused) == pytest.approx(expected)
 
 
-def test_what_the_vectors_did_not_reach_is_as_near_as_the_last_of_them() -> None:
-    assert dict(convex_combination({1: 5.0}, {2: 0.8, 3: 0.6}, 0.5))[1] == pytest.approx(0.5 + 0.3)
+def test_scores_that_are_missing_small_or_of_a_part() -> None:
+    def fused(words: dict[int, float], near: dict[int, float], weight: float = 0.4, **more: float) -> dict[int, float]:
+        return dict(convex_combination(words, near, weight, **more))
 
-
-def test_words_that_say_nothing_weigh_nothing() -> None:
-    """FTS5 gives a term that most rows hold a weight near zero; that must not become the best there is."""
-    assert dict(convex_combination({1: 1e-6}, {1: 0.5}, 0.4))[1] == pytest.approx(0.6 * 0.5, abs=1e-5)
-
-
-def test_a_match_of_a_part_of_the_query_is_not_scaled_to_a_whole_one() -> None:
     near = {1: 0.5, 2: 0.6}
-    assert dict(convex_combination({1: 2.0}, near, 0.4, full=8.0))[1] == pytest.approx(0.4 * 2 / 8 + 0.6 * 0.5)
-    assert convex_combination({1: 9.0}, near, 0.4, full=8.0) == convex_combination({1: 9.0}, near, 0.4)
-
-
-def test_one_ranking_alone_has_all_the_weight() -> None:
-    assert convex_combination({1: 4.0, 2: 2.0}, {}, 0.2) == [(1, 1.0), (2, 0.5)]
+    assert fused({1: 5.0}, {2: 0.8, 3: 0.6}, 0.5)[1] == pytest.approx(0.5 + 0.3), "as near as the last of the vectors"
+    # FTS5 gives a term that most rows hold a weight near zero; that must not become the best there is.
+    assert fused({1: 1e-6}, {1: 0.5})[1] == pytest.approx(0.6 * 0.5, abs=1e-5)
+    assert fused({1: 2.0}, near, full=8.0)[1] == pytest.approx(0.4 * 2 / 8 + 0.6 * 0.5), "a part of the query"
+    assert fused({1: 9.0}, near, full=8.0) == fused({1: 9.0}, near)
+    assert convex_combination({1: 4.0, 2: 2.0}, {}, 0.2) == [(1, 1.0), (2, 0.5)], "one ranking has all the weight"
     assert convex_combination({}, {1: 0.5, 2: 0.7}, 0.2) == [(2, 0.7), (1, 0.5)]
     assert convex_combination({}, {}, 0.2) == []
 

@@ -1,14 +1,31 @@
-"""Hotness against the formula for every block in every round; buffers are charged with the memory they take."""
+"""Which block leaves first, and the buffers that blocks lie in."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from naive.residency import Hotness, hotness
+from naive.source import MemorySource
 
-from edge.cache.cached_block import DECAY, GAIN, INITIAL, DecayedHotness, charge_of, page_buffer
+from edge.blocks import BlockId
+from edge.budget import MemoryBudget
+from edge.cache.cached_block import (
+    DECAY,
+    GAIN,
+    INITIAL,
+    Bytes,
+    DecayedHotness,
+    Spares,
+    charge_of,
+    page_buffer,
+    pages_of,
+)
+from edge.cache.residency import Residency
+from edge.link import Lane, Ticket
 
 
 @settings(max_examples=150)
@@ -54,3 +71,95 @@ def test_a_buffer_is_writable_and_charged_with_all_its_pages(nbytes: int) -> Non
     assert charge_of(nbytes) > nbytes
     if nbytes >= 64 << 10:
         assert charge_of(nbytes) >= -(-nbytes // 4096) * 4096
+
+
+LARGE = 100_000
+SIZES = [LARGE, LARGE - 500, LARGE + 30_000, 90_000, 10_000]
+
+
+@pytest.fixture
+def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
+    monkeypatch.setattr("edge.budget.anonymous_resident", lambda: 0)
+    with Lane() as made:
+        yield made
+
+
+def test_the_smallest_that_is_large_enough_and_not_much_larger_serves() -> None:
+    spares = Spares()
+    buffers = [page_buffer(nbytes) for nbytes in (120_000, 100_000, 200_000)]
+    assert all(spares.put(buffer) for buffer in buffers)
+    assert spares.nbytes == sum(pages_of(buffer.nbytes) for buffer in buffers)
+    assert spares.fitting(99_000) is buffers[1]
+    assert spares.fitting(100_001) is buffers[0]
+    assert spares.fitting(140_000) is None  # 200,000 is more than a quarter too much
+    spares.take(buffers[1])
+    assert spares.fitting(99_000) is buffers[0]
+    assert spares.nbytes == sum(pages_of(buffers[i].nbytes) for i in (0, 2))
+
+
+def test_the_heaps_buffers_are_not_kept() -> None:
+    spares = Spares()
+    assert not spares.put(page_buffer(10_000))
+    assert spares.nbytes == 0
+    assert spares.release(1) == 0
+
+
+def test_the_oldest_are_given_back_until_it_is_enough() -> None:
+    spares = Spares()
+    for nbytes in (70_000, 80_000, 90_000):
+        spares.put(page_buffer(nbytes))
+    assert spares.release(70_001) == pages_of(70_000)
+    assert spares.release(pages_of(80_000) + 1) == pages_of(80_000) + pages_of(90_000)
+    assert spares.nbytes == 0
+
+
+def rig(blocks: int) -> tuple[MemoryBudget, Residency, MemorySource]:
+    content = {
+        BlockId("list", key): np.full(SIZES[key % len(SIZES)], key % 251, np.uint8).tobytes() for key in range(blocks)
+    }
+    budget = MemoryBudget(250 * charge_of(LARGE), baseline=0)
+    return budget, Residency(budget), MemorySource(content)
+
+
+def use(residency: Residency, lane: Lane, source: MemorySource, key: int, now: int) -> None:
+    block = BlockId("list", key)
+
+    def fetch(buffer: Bytes) -> Ticket:
+        return lane.fetch(source, block, buffer.data)
+
+    handle = residency.admit(key, source.nbytes(block), fetch, now)
+    assert handle is not None
+    assert bytes(handle.wait()) == bytes(source.blocks[block])
+    handle.release()
+
+
+def test_a_cache_that_is_full_uses_its_pages_again_and_counts_them_all(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget, residency, source = rig(600)
+    made: list[int] = []
+    monkeypatch.setattr(residency, "_allocate", lambda nbytes: (made.append(nbytes), page_buffer(nbytes))[1])
+    random = np.random.default_rng(0)
+    for now, key in enumerate(random.integers(0, 600, 2500).tolist(), 1):
+        use(residency, lane, source, key, now)
+        assert budget.used <= budget.limit
+        entries = residency._entries.values()
+        assert residency.nbytes == sum(entry.charged for entry in entries) + residency._spares.nbytes
+        assert all(entry.charged == charge_of(entry.whole.nbytes) for entry in entries)
+    misses = residency.trace.snapshot()["lists.misses"]
+    assert sum(nbytes > 64 << 10 for nbytes in made) < 0.7 * misses
+    residency.close()
+    assert budget.used == 0
+
+
+def test_spares_go_first_when_another_needs_their_memory(lane: Lane) -> None:
+    budget, residency, source = rig(400)
+    for key in range(400):
+        use(residency, lane, source, key, key + 1)
+    assert residency._spares.nbytes > 0
+    held = len(residency)
+    with budget.reserve("another", residency._spares.nbytes):
+        assert len(residency) == held
+        assert residency._spares.nbytes == 0
+    residency.close()
+    assert budget.used == 0

@@ -1,15 +1,16 @@
-"""Which blocks stay and which go; every byte is under the lease at any time."""
+"""Blocks in memory: hits, evictions, what is held, what is fetched ahead, and what is learned about it."""
 
 from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Iterator
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from naive.residency import LeastRecent, Lru
+from naive.residency import LeastRecent, Lru, hotness
 from naive.residing import CHARGE, SIZE, Rig
 from naive.waiting import PATIENCE_S, at_once
 
@@ -342,3 +343,256 @@ def test_whoever_needs_memory_does_not_get_the_error_of_anothers_block(rig: Rig)
     threading.Timer(0.05, rig.source.gate.set).start()
     rig.budget.reserve("other", rig.budget.limit).release()
     assert "disk.stall_s" not in rig.lane.trace.snapshot(), "no user of the lane has waited"
+
+
+@pytest.fixture
+def held_rig() -> Iterator[Rig]:
+    made = Rig(4)
+    yield made
+    made.residency.close()
+    made.lane.close()
+    assert made.budget.used == 0
+
+
+def hold(held_rig: Rig, *keys: int, beside: int = 0) -> int:
+    count = held_rig.residency.hold([(key, SIZE, held_rig.fetch(key, 2.0)) for key in keys], beside)
+    held_rig.settle()
+    return count
+
+
+def test_misses_and_predictions_leave_held_blocks_alone(held_rig: Rig) -> None:
+    held_rig.load(0)
+    assert hold(held_rig, 0, 1, 2) == 3
+    for key in (3, 4, 5):
+        held_rig.next_round()
+        held_rig.load(key)
+    assert set(held_rig.residency.keys()) == {0, 1, 2, 5}
+    assert held_rig.prefetch(6, 7) is None
+    handle = held_rig.claim(1)
+    assert handle is not None
+    held_rig.check(handle, 1)
+    handle.release()
+
+
+def test_the_ledger_takes_held_blocks_last_and_before_it_refuses(held_rig: Rig) -> None:
+    assert hold(held_rig, 0, 1) == 2
+    held_rig.load(2, 3)
+    with held_rig.budget.reserve("other", 2 * CHARGE):
+        assert set(held_rig.residency.keys()) == {0, 1}
+        with held_rig.budget.reserve("more", CHARGE):
+            assert len(held_rig.residency) == 1
+    with pytest.raises(BudgetExceeded):
+        held_rig.budget.reserve("all and more", 5 * CHARGE)
+    assert held_rig.budget.make_room(4 * CHARGE) == 4 * CHARGE
+
+
+def test_other_caches_shrink_for_held_blocks_whatever_they_save(held_rig: Rig) -> None:
+    other = Residency(held_rig.budget, name="states")
+    handles = [other.admit(key, SIZE, held_rig.fetch(key), other.begin_round()) for key in (8, 9, 10, 11)]
+    for handle in handles:
+        assert handle is not None
+        handle.wait()
+    assert hold(held_rig, 0, 1) == 0, "they are in use"
+    for handle in handles:
+        assert handle is not None
+        handle.release()
+    assert hold(held_rig, 0, 1, 2, beside=CHARGE) == 3
+    assert len(other) == 0
+    assert held_rig.budget.free == CHARGE
+    held_rig.load(4)
+    other.close()
+
+
+def test_as_many_are_held_as_fit_the_first_ones_first(held_rig: Rig) -> None:
+    assert hold(held_rig, *range(9), beside=CHARGE) == 3
+    assert set(held_rig.residency.keys()) == {0, 1, 2}
+    held_rig.next_round()
+    held_rig.load(7)
+    held_rig.next_round()
+    held_rig.load(8)
+    assert set(held_rig.residency.keys()) == {0, 1, 2, 8}
+
+
+def test_the_next_choice_replaces_the_one_before(held_rig: Rig) -> None:
+    assert hold(held_rig, 0, 1, 2, 3) == 4
+    assert hold(held_rig, 2, 5, 6) == 3
+    assert {2, 5, 6} < set(held_rig.residency.keys())
+    held_rig.next_round()
+    held_rig.load(7)
+    assert {2, 5, 6} < set(held_rig.residency.keys())
+    assert hold(held_rig) == 0
+    for key in (8, 9, 10, 11):
+        held_rig.next_round()
+        held_rig.load(key)
+    assert set(held_rig.residency.keys()) == {8, 9, 10, 11}
+
+
+def test_a_held_block_that_is_needed_before_it_came_crosses_at_once(held_rig: Rig) -> None:
+    held_rig.source.gate.clear()
+    first = held_rig.admit(5)
+    assert held_rig.residency.hold([(0, SIZE, held_rig.fetch(0, 2.0)), (1, SIZE, held_rig.fetch(1, 2.0))], 0) == 2
+    wanted = held_rig.claim(1)
+    assert wanted is not None
+    assert first is not None
+    held_rig.source.gate.set()
+    held_rig.check(wanted, 1)
+    wanted.release()
+    first.release()
+    held_rig.settle()
+
+
+def test_predicted_blocks_are_not_pushed_out_by_misses_but_by_the_ledger(rig: Rig) -> None:
+    rig.load(0)
+    assert rig.prefetch(1, 2) == 2 * SIZE
+    rig.settle()
+    rig.next_round()
+    rig.load(3)
+    assert set(rig.residency.keys()) == {1, 2, 3}
+    with rig.budget.reserve("other", 2 * CHARGE):
+        assert len(rig.residency) == 1
+        assert 3 not in rig.residency, "what is not predicted goes first"
+
+
+def test_the_protection_is_each_owners_own(rig: Rig) -> None:
+    rig.prefetch(0, 1, owner="a")
+    rig.prefetch(1, 2, owner="b")
+    rig.settle()
+    rig.residency.unguard("a", [0, 1, 2])
+    rig.residency.unguard("a", [0, 1, 2])
+    rig.next_round()
+    assert rig.admit(3) is not None
+    assert set(rig.residency.keys()) == {1, 2, 3}
+    assert rig.admit(4) is None
+
+
+def test_a_prediction_is_fetched_whole_or_not_at_all(rig: Rig) -> None:
+    rig.load(0)
+    locked = rig.claim(0)
+    assert rig.prefetch(1, 2, 3) is None
+    assert rig.prefetch(0, 1, 2, limit=2 * SIZE - 1) is None
+    assert rig.residency.keys() == [0]
+    assert rig.prefetch(0, 1, 2, limit=2 * SIZE) == 2 * SIZE, "what is there costs nothing"
+    locked.release()
+
+
+def test_one_predictions_blocks_do_not_make_room_for_each_other() -> None:
+    rig = Rig(2)
+    rig.load(0)
+    rig.next_round()
+    assert rig.prefetch(0, 1, 2) is None
+    assert rig.prefetch(0, 1) == SIZE
+    rig.lane.close()
+
+
+def test_withdrawn_before_it_began_it_costs_nothing(rig: Rig) -> None:
+    rig.source.gate.clear()
+    first = rig.admit(5)
+    assert rig.source.entered.wait(PATIENCE_S)
+    rig.prefetch(0, 1)
+    rig.residency.withdraw("p", [0, 1, 5])
+    assert rig.residency.keys() == [5]
+    assert rig.budget.used == CHARGE
+    rig.source.gate.set()
+    rig.check(first, 5)
+    rig.settle()
+    assert [block.index for block in rig.source.reads] == [5]
+
+
+def test_what_is_predicted_and_then_needed_is_asked_for_again_ahead_of_predictions(rig: Rig) -> None:
+    rig.source.gate.clear()
+    blocked = rig.admit(5)
+    assert rig.source.entered.wait(PATIENCE_S)
+    rig.prefetch(0, 1)
+    handle = rig.claim(1)
+    rig.residency.withdraw("p", [0, 1])
+    rig.source.gate.set()
+    rig.check(handle, 1)
+    rig.check(blocked, 5)
+    rig.settle()
+    assert [block.index for block in rig.source.reads] == [5, 1]
+    assert (rig.count("ahead"), rig.count("ahead_used")) == (2, 1)
+
+
+def test_a_prediction_whose_read_failed_is_not_held_against_the_search(rig: Rig) -> None:
+    rig.source.broken = {BlockId("layer", 0)}
+    rig.prefetch(0)
+    rig.settle()
+    rig.source.broken = set()
+    assert rig.residency.absent([0, 1]) == [0, 1]
+    rig.load(0)
+    assert rig.residency.nbytes == CHARGE
+
+
+def test_memory_taken_by_the_ledger_withdraws_predictions_that_have_not_begun(rig: Rig) -> None:
+    rig.source.gate.clear()
+    running = rig.admit(5)
+    assert rig.source.entered.wait(PATIENCE_S)
+    rig.prefetch(0, 1)
+    with rig.budget.reserve("other", 2 * CHARGE):
+        assert rig.residency.keys() == [5]
+        with pytest.raises(BudgetExceeded):
+            rig.budget.reserve("more", 1)
+    rig.source.gate.set()
+    rig.check(running, 5)
+
+
+def test_a_share_of_the_room_is_kept_after_a_round(rig: Rig) -> None:
+    rig.load(0, 1, 2)
+    rig.prefetch(2)
+    rig.residency.trim(0.67)
+    assert set(rig.residency.keys()) == {1, 2}
+    rig.residency.trim(0.0)
+    assert rig.residency.keys() == [2]
+
+
+def test_discarded_blocks_are_gone_unless_somebody_reads_them(rig: Rig) -> None:
+    rig.load(0, 1)
+    held = rig.claim(0)
+    rig.residency.discard([0, 1, 9])
+    assert rig.residency.keys() == [0]
+    held.release()
+
+
+def test_a_block_that_was_fetched_ahead_and_used_once_is_as_hot_as_one_that_was_used_once() -> None:
+    policy = DecayedHotness()
+    rig = Rig(policy=policy)
+    rig.prefetch(0)
+    rig.settle()
+    rig.next_round()
+    rig.load(0, 1)
+    assert hotness(policy, 0) == hotness(policy, 1)
+    rig.lane.close()
+
+
+@pytest.mark.parametrize("wanted_by", ["nobody", "another search", "a prediction"])
+def test_a_block_is_taken_back_if_nobody_else_wants_it(wanted_by: str) -> None:
+    rig = Rig(blocks=4)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def occupied() -> int:
+        begun.set()
+        assert go_on.wait(60)
+        return 0
+
+    rig.lane.submit("standing", occupied, 0)
+    assert begun.wait(60)
+    handle = rig.admit(3)
+    assert handle is not None
+    other = rig.claim(3) if wanted_by == "another search" else None
+    if wanted_by == "a prediction":
+        rig.prefetch(3)
+    held = rig.budget.used
+    taken = rig.residency.recall(handle)
+    assert taken == (wanted_by == "nobody")
+    assert (3 in rig.residency) == (not taken)
+    if taken:
+        assert rig.budget.used <= held - SIZE
+        assert not rig.residency.recall(handle), "it is released already"
+    go_on.set()
+    for waiting in [] if taken else [handle, *([other] if other else [])]:
+        rig.check(waiting, 3)
+        assert not rig.residency.recall(waiting), "it has arrived"
+        waiting.release()
+    rig.residency.close()
+    rig.lane.close()
+    assert rig.budget.used == 0

@@ -26,7 +26,7 @@ CHILD = Path(index_child.__file__)
 def test_kill_9_while_adding_and_maintaining(tmp_path: Path) -> None:
     choose = random.Random(1)
     count = kills = 0
-    while kills < 8 or count < 20:
+    while kills < 5 or count < 20:
         child = subprocess.Popen(
             [sys.executable, str(CHILD), "write", str(tmp_path), "100000"], stdout=subprocess.PIPE, text=True
         )

@@ -32,8 +32,8 @@ def array(scores: list[float]) -> np.ndarray:
     return np.array(scores, np.float64)
 
 
-@settings(max_examples=120)
-@given(scores=st.lists(SCORES, min_size=1, max_size=9))
+@settings(max_examples=60)
+@given(scores=st.lists(SCORES, min_size=1, max_size=8))
 @example(scores=[0.9, 0.9, 0.9, 0.1, 0.1])
 @example(scores=[0.5] * 9)
 def test_clusters_equal_those_of_an_exhaustive_search(scores: list[float]) -> None:

@@ -184,7 +184,7 @@ def test_too_small_a_limit_changes_nothing(tmp_path: Path, small_process: None) 
     rig.close()
 
 
-@pytest.mark.parametrize("lists", [1, 16, 128])
+@pytest.mark.parametrize("lists", [1, 128])
 def test_the_smallest_limit_that_is_named_works(
     tmp_path: Path, small_process: None, monkeypatch: pytest.MonkeyPatch, lists: int
 ) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -24,6 +25,7 @@ from edge.ivf.maintenance.retraining import Runs
 from edge.ivf.maintenance.training import NEARNESS, choose_codec, choose_nlist, draw, due, measure, questions, sample
 from edge.ivf.maintenance.work import VectorSource
 from edge.ivf.plan import choose_nprobe
+from edge.ivf.storage import segment_writer
 from edge.ivf.storage.manifest import IndexManifest, State
 from edge.ivf.storage.segment_writer import SegmentWriter
 from edge.ivf.storage.segments import IndexSegment
@@ -38,6 +40,41 @@ def rig(tmp_path: Path) -> Iterator[IndexRig]:
 
 def sizes(snapshot: Snapshot) -> list[int]:
     return sorted(sum(part.rows - len(part.deleted) for part in parts) for parts in snapshot.lists)
+
+
+def test_the_leases_of_rows_that_are_flushed_or_added_are_those_of_their_arrays(
+    rig: IndexRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vector of 4 bytes a component, an id and a stamp for each row; a product and a comparison for each list."""
+    asked: dict[str, list[int]] = {}
+    reserve = MemoryBudget.reserve
+
+    def noted(self: MemoryBudget, owner: str, nbytes: int, *more: Any, **named: Any) -> Any:
+        asked.setdefault(owner, []).append(nbytes)
+        return reserve(self, owner, nbytes, *more, **named)
+
+    monkeypatch.setattr(MemoryBudget, "reserve", noted)
+
+    def added(start: int, rows: int) -> int:
+        """The bytes of the products with the lists of then."""
+        asked.clear()
+        nbytes = 5 * segment_writer._ROWS * rig.snapshot().nlist
+        rig.add(range(start, start + rows), mixture(rows, rig.dim))
+        return nbytes
+
+    products = added(0, 9)
+    rig.maintain(full=True)
+    assert asked["index flush"] == [9 * (4 * rig.dim + 8 + 8) + products]
+    products = added(100, 300)
+    assert asked["index writer"][0] == products, "they are written as they came"
+    rig.maintain()
+    added(500, 7)
+    products = added(600, 30)
+    assert asked["index writer"][0] == 37 * 4 * rig.dim + products, "with those that waited"
+    products = added(700, 6)
+    rig.maintain(full=True)
+    assert asked["index flush"] == [6 * (4 * rig.dim + 8 + 8) + products]
+    assert rig.snapshot().nlist > 1
 
 
 def test_when_to_train() -> None:

@@ -1,4 +1,4 @@
-"""`rerank-peers`: naive stand-ins for the peers rerank with the exported model, in a Python of their own."""
+"""Benchmarks of reranking: peers, single layers, the core's own time, and memories."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making.synth import synth_checkpoint
+from click.testing import CliRunner
+from making.synth import synth, synth_checkpoint
 from naive.program import output_of
 
 from bench.command import bench
+from bench.layer_speed import layer_speed
+from bench.memory import ask_evidence, look_up_actions, turns_of
+from bench.overhead import PARTS, overhead
+from bench.rerank_memory import rerank_memory
 from bench.rerank_peers import JudgedPool, read_pools
 from bench.run_record import RunRecord
-from edge.errors import InputError
+from edge.errors import EdgeError, InputError
+from edge.models.training.corpora import load
+from edge.runtimes.native.library import processor_level
 
 SCORER = '''
 """Scores one pair at a time with the exported model."""
@@ -209,3 +216,102 @@ def test_pools_are_read_with_what_retrieval_said(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text(json.dumps({**plain, "grades": [1]}))
     with pytest.raises(InputError, match="line 1: 4 docs but 1 grades"):
         read_pools(tmp_path / "p.jsonl", 10)
+
+
+def test_systems_compute_the_same(tmp_path: Path) -> None:
+    options = ["--shapes", "tiny-bert", "--sequences", "9", "--tokens", "30", "--rounds", "2", "--threads", "1"]
+    ended = CliRunner().invoke(layer_speed, [*options, "--json", "--store", str(tmp_path / "run.json")])
+    assert ended.exit_code == 0, ended.output
+    report = json.loads(ended.output)["shapes"]["tiny-bert"]
+    found, left_out = report["systems"], report["left_out"]
+    assert {*found, *left_out} == {"native", "onnx", "onnxruntime", "transformers"}
+    assert "onnx" in found
+    assert ("native" in found) == (processor_level() > 0)
+    for row in found.values():
+        assert len(row["seconds"]) == len(row["cpu"]) == 2
+        assert min(row["seconds"]) > 0
+        assert row["apart"] < 0.03  # int8 against fp32, activations of deviation 1
+    run = RunRecord.load(tmp_path / "run.json")
+    assert {figure.row for figure in run.figures} == set(found)
+    assert {figure.row for figure in run.figures if figure.peer} == {"onnxruntime", "transformers"} & set(found)
+    assert all(len(figure.rounds) == 2 for figure in run.figures)
+    if "native" in found:
+        assert found["onnx"]["apart"] < 1e-3
+
+
+def test_parts_make_up_the_whole(tmp_path: Path) -> None:
+    packed = synth("tiny-bert", tmp_path / "pack")
+    options = ["--model", str(packed.path), "--candidates", "5", "--tokens", "40", "--memory", "1GB"]
+    options += ["--rows", "400", "--dim", "16", "--nprobe", "3", "--rounds", "2", "--threads", "1"]
+    ended = CliRunner().invoke(
+        overhead, [*options, "--work-dir", str(tmp_path), "--json", "--store", str(tmp_path / "run.json")]
+    )
+    assert ended.exit_code == 0, ended.output
+    report = json.loads(ended.output)
+    for name, rounds in report["rerank"]["arms"].items():
+        assert len(rounds) == 2
+        for row in rounds:
+            assert row["seconds"] == pytest.approx(row["core"] + sum(row[part] for part in PARTS))
+            assert min(row["core"], *(row[part] for part in PARTS)) > 0, name
+    layers = {name: sum(row["layers"] for row in rounds) for name, rounds in report["rerank"]["arms"].items()}
+    assert layers["null"] < layers["layers"]
+    assert all(min(seconds) > 0 for seconds in report["search"].values())
+    assert {figure.row for figure in RunRecord.load(tmp_path / "run.json").figures} == {"layers", "null", "cpu"}
+
+
+@pytest.fixture
+def conversations(tmp_path: Path) -> Path:
+    """Two conversations of four turns, with a question about each."""
+    folder = tmp_path / "conversations"
+    (folder / "qrels").mkdir(parents=True)
+    dates = ("1:56 pm on 8 May, 2023", "12:05 am on 9 June, 2023")
+    turns = [
+        {"_id": f"c{n // 4}/{n}", "title": dates[n % 2], "text": f"Anna: mill number {n} grinds {n * 7} bags of flour."}
+        for n in range(8)
+    ]
+    asked = [{"_id": f"c{n}/q", "text": f"what does mill number {4 * n} grind?"} for n in range(2)]
+    for name, rows in {"corpus.jsonl": turns, "queries.jsonl": asked}.items():
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nc0/q\tc0/0\t1\nc1/q\tc1/4\t1\n")
+    return folder
+
+
+@pytest.mark.usefixtures("tiny_settings")
+def test_questions_are_asked_in_their_conversation(conversations: Path) -> None:
+    assert [len(said) for said in turns_of(load(conversations)).values()] == [2, 2, 2, 2]
+    report = ask_evidence({"data": str(conversations), "questions": 0, "memory": 10**11})
+    assert (report["turns"], report["questions"]) == (8, 2)
+    assert list(report["systems"]) == ["bm25, text alone", "fused", "bm25", "vectors", "fused + rerank"]
+    for name, row in report["systems"].items():
+        assert row["recall"] == 1.0, "ten results hold all four turns of a conversation"
+        assert ("seconds" in row) == name.startswith("fused")
+    assert report["systems"]["bm25"]["ndcg"] == 1.0, "one turn has the number"
+    assert ask_evidence({"data": str(conversations), "questions": 1, "memory": 10**11})["questions"] == 1
+    (conversations / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    with pytest.raises(InputError, match="no questions with evidence"):
+        ask_evidence({"data": str(conversations), "questions": 0, "memory": 10**11})
+
+
+@pytest.mark.usefixtures("tiny_settings")
+def test_actions_are_looked_up_with_and_without_reranking() -> None:
+    report = look_up_actions({"intents": 6, "memory": 10**11, "most_wrong": 0.05})
+    assert (report["stored"], report["asked"] > 12) == (6, True)
+    for name in ("reranked", "vectors alone"):
+        assert 0 <= report[name]["found"] <= 1
+        assert report[name]["lookup_ms"] > 0
+
+
+def test_the_same_candidates_are_ranked_within_a_limit(tmp_path: Path) -> None:
+    options = [
+        "--shape", "tiny-bert", "--candidates", "5", "--tokens", "40", "-k", "3", "--threads", "1", "--rounds", "1",
+        "--systems", "streamed,onnxruntime", "--work-dir", str(tmp_path), "--json",
+    ]  # fmt: skip
+    report = json.loads(output_of(rerank_memory, *options, "--memory", "1GB", "--store", str(tmp_path / "run.json")))
+    for name, row in report["systems"].items():
+        assert row["agreed"] == 1.0, name
+        assert len(row["scores"]) == 3
+        assert row["peak_resident"] > 1 << 20
+    figures = RunRecord.load(tmp_path / "run.json").figures
+    assert {figure.row for figure in figures if figure.peer} == {"onnxruntime"}
+    with pytest.raises(EdgeError):
+        output_of(rerank_memory, *options, "--memory", "1MB")
