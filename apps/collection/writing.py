@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, FileRow, files_below
+from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, FileRow, files_below, files_known
 from edge.apps.collection.discovery import Discovery, Entry, Scanned, follow_move
 from edge.apps.collection.indexing import Advance, Intake
 from edge.apps.collection.models import CollectionModels
@@ -31,15 +31,15 @@ from edge.apps.collection.paths import (
     resolved,
     with_nested,
 )
-from edge.apps.collection.preparation import Preparation, Prepared, promising, with_more_memory
+from edge.apps.collection.preparation import Preparation, Prepared, is_racy, promising, with_more_memory
 from edge.apps.collection.report import FileProgress, IndexReport, Tally
-from edge.apps.collection.schema import forget_roots, read_roots, register_roots
+from edge.apps.collection.schema import forget_roots, get_setting, read_roots, register_roots, set_setting
 from edge.apps.documents.base import NO_STAMP, WORKER_NBYTES, Extracted, FoundFile
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.plain import text_blocks
-from edge.apps.documents.scanner import scan
+from edge.apps.documents.scanner import fingerprint, scan
 from edge.apps.store.connections import WriterLock
 from edge.apps.store.database import Database
 from edge.apps.store.erasure import ERASING, Erasure, compact, erasing, erasure, finish
@@ -61,7 +61,9 @@ _COPIES, _PER_TEXT = 8, 1_000
 """Memory of a text while it is cut: bytes per byte of the text, and bytes besides. Measured with a text of 4 MB."""
 
 
-_AT_ONCE, _PATIENCE_S = 1_000_000, 5.0  # Bytes of files that a search waits for (a second), and how long for others.
+_AT_ONCE = 1_000_000  # Bytes of files that a search waits for (a second).
+_PATIENCE_S, _LESS_S = 5.0, 1.0  # How long it waits for others, and while another reads what no search has read yet.
+_SEEN = "seen"  # The setting with the fingerprint of the folder that was compared last, and the number of files then.
 _STEP, _PAUSE_S = 300_000, 0.15  # Bytes between which the background lets others write. SQLite tries every 0.1 s.
 
 
@@ -123,7 +125,15 @@ class CollectionWriter:
         return self._run(scanned, roots, present, settled, retry=retry, progress=progress, missing=missing)
 
     def refresh(self, root: str, query: str) -> None:
-        with self._lock(_PATIENCE_S):
+        now, (seen, newest) = time.time(), fingerprint(Path(root), self._path, self._budget)
+        with self._database.read() as db:
+            compared = bool(seen) and get_setting(db, _SEEN) == f"{seen} {files_known(db)}"
+            if compared and not self._catalog.count_due(db, [root]):
+                return
+        with self._lock(_LESS_S if compared else _PATIENCE_S):
+            if compared:
+                self._read_some(query, _AT_ONCE, Tally())
+                return
             with self._database.write() as db:
                 register_roots(db, [root])
             present, tally = self._present([root], frozenset())[0], Tally()
@@ -133,6 +143,8 @@ class CollectionWriter:
             )
             self._read_some(query, _AT_ONCE, tally)
             discovery.remove_unseen(self._present(present, frozenset())[0])
+            with self._database.write() as db:
+                set_setting(db, _SEEN, "" if is_racy(newest, now) else f"{seen} {files_known(db)}")
 
     def complete(self) -> None:
         left = True
@@ -141,6 +153,8 @@ class CollectionWriter:
             with self._lock():
                 left = self._read_some("", _STEP, Tally())
         self.close()
+        with self._database.write() as db:
+            forget(db, "indexing")
         self._models.check_room("indexing", rerank=False, candidates=0, writes=True, extra=INDEXING)
         index = self._claimed()
         self._rebuilding.finish(index)  # which shares the collection with other writers

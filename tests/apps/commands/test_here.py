@@ -15,7 +15,12 @@ from naive.program import EDGE, environment_of, write_tiny_models
 from naive.waiting import until
 
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.discovery import Discovery
+from edge.apps.collection.project import refresh
 from edge.apps.store.connections import WriterLock
+from edge.config import Config
+
+real = Discovery.compare
 
 TEXTS = {"rivers.md": "The river floods in spring.\n", "src/bread.py": "def bake_bread():\n    return 'flour'\n"}
 
@@ -104,6 +109,68 @@ def test_without_an_embedder_the_background_reads_all_words(place: Place) -> Non
     assert place.found('"river"') == ["rivers.md"]
     with Collection(place.collection, read_only=True, memory="16GB") as collection:
         until(lambda: collection.status().indexed == 1_202, pause=0.1)
+
+
+def test_a_folder_without_a_change_is_not_compared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But one is that was changed so shortly before that the next change may have the same time, and one of which the
+    collection has lost a file."""
+    compared: list[object] = []
+    monkeypatch.setattr(Discovery, "compare", lambda self, *args: compared.append(args) or real(self, *args))
+    file = tmp_path / "project" / "rivers.md"
+    file.parent.mkdir()
+
+    def refreshed(*, age: float) -> int:
+        file.write_text(f"The river floods in spring, {age}.\n")
+        os.utime(file, (time.time() - age,) * 2)
+        os.utime(file.parent, (time.time() - age,) * 2)
+        return again()
+
+    def again() -> int:
+        compared.clear()
+        collection.refresh(file.parent, "river")
+        assert [hit.path for hit in collection.search('"river"', rerank=False)] == [str(file.resolve())]
+        return len(compared)
+
+    with Collection(tmp_path / "collection", memory="8GB") as collection:
+        assert [refreshed(age=9), again(), again(), refreshed(age=8), again(), refreshed(age=0), again()] == [
+            1,
+            0,
+            0,
+            1,
+            0,
+            1,
+            1,
+        ]
+        assert [refreshed(age=7), again()] == [1, 0]
+        collection.delete(str(file))
+        assert again() == 1
+
+
+def test_the_background_starts_only_for_what_it_can_do(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an embedder it reads the words; again once a file is due, or another setting or a model is there."""
+    models = place.home / "models"
+    models.rename(place.home / "hidden")
+    place.found("flour")
+    until(lambda: (place.collection / "background.failure").exists())
+    place.settled()
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    begun: list[object] = []
+    monkeypatch.setattr("edge.apps.collection.project.subprocess.run", lambda *args, **more: begun.append(args))
+    long = place.project / "long.txt", place.project / "longer.txt"  # more than a search reads
+    for change, started in (
+        (lambda: None, 0),
+        (lambda: place.write({"new.txt": "A glacier is old.\n"}), 0),
+        (lambda: [file.write_text("a word of many\n" * 80_000) for file in long], 1),
+        (lambda: [file.unlink() for file in long], 0),
+        (lambda: monkeypatch.setenv("EDGE_MEMORY", "7GB"), 1),
+        (lambda: monkeypatch.setenv("EDGE_MEMORY", "8GB"), 0),
+        (lambda: (place.home / "hidden").rename(models), 1),
+    ):
+        change()
+        begun.clear()
+        refresh(str(place.project), "glacier", Config.load())
+        assert len(begun) == started
 
 
 def test_two_at_once_and_one_that_is_killed(place: Place) -> None:
