@@ -253,10 +253,6 @@ class ChunkRebuild:
         return np.stack([found[key] for key, _ in made_from])
 
 
-def files_known(db: Connection) -> int:
-    return int(db.execute("SELECT count(*) FROM files").fetchone()[0])
-
-
 def files_below(path: str) -> tuple[str, tuple[str, ...]]:
     """Added texts do not match."""
     condition, params = below(path)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, FileRow, files_below, files_known
+from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, FileRow, files_below
 from edge.apps.collection.discovery import Discovery, Entry, Scanned, follow_move
 from edge.apps.collection.indexing import Advance, Intake
 from edge.apps.collection.models import CollectionModels
@@ -26,6 +26,7 @@ from edge.apps.collection.paths import (
     checked,
     listed,
     nearest,
+    on_disk,
     on_the_way,
     outermost,
     resolved,
@@ -46,6 +47,7 @@ from edge.apps.store.erasure import ERASING, Erasure, compact, erasing, erasure,
 from edge.apps.store.failures import forget, is_noted, note
 from edge.apps.store.planning import BATCH_NBYTES, INDEXING
 from edge.apps.store.rebuilding import Floats, Progress, Rebuilding
+from edge.apps.store.rows import held_by_key
 from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, EdgeError, InputError
@@ -63,7 +65,7 @@ _COPIES, _PER_TEXT = 8, 1_000
 
 _AT_ONCE = 1_000_000  # Bytes of files that a search waits for (a second).
 _PATIENCE_S, _LESS_S = 5.0, 1.0  # How long it waits for others, and while another reads what no search has read yet.
-_SEEN = "seen"  # The setting with the fingerprint of the folder that was compared last, and the number of files then.
+_SEEN = "seen"  # The setting with the state of the folder whose files were compared last.
 _STEP, _PAUSE_S = 300_000, 0.15  # Bytes between which the background lets others write. SQLite tries every 0.1 s.
 
 
@@ -125,9 +127,9 @@ class CollectionWriter:
         return self._run(scanned, roots, present, settled, retry=retry, progress=progress, missing=missing)
 
     def refresh(self, root: str, query: str) -> None:
-        now, (seen, newest) = time.time(), fingerprint(Path(root), self._path, self._budget)
+        now, found = time.time(), self._seen(root)
         with self._database.read() as db:
-            compared = bool(seen) and get_setting(db, _SEEN) == f"{seen} {files_known(db)}"
+            compared = found == get_setting(db, _SEEN)
             if compared and not self._catalog.count_due(db, [root]):
                 return
         with self._lock(_LESS_S if compared else _PATIENCE_S):
@@ -143,8 +145,22 @@ class CollectionWriter:
             )
             self._read_some(query, _AT_ONCE, tally)
             discovery.remove_unseen(self._present(present, frozenset())[0])
+            found = self._seen(root, before=now)
             with self._database.write() as db:
-                set_setting(db, _SEEN, "" if is_racy(newest, now) else f"{seen} {files_known(db)}")
+                set_setting(db, _SEEN, found)
+
+    def _seen(self, root: str, before: float | None = None) -> str:
+        """The state of a folder and of the number of its files in the collection; one of its own, which never comes
+        again, if it cannot be told, or has changed since `before` or so shortly before that a later change may have the
+        same time."""
+        with self._database.read() as db:
+            known = db.execute("SELECT count(*) FROM files").fetchone()[0]
+            skipped = db.execute("SELECT path FROM files WHERE status = 'skipped'")
+            left_out = held_by_key(db, skipped, lambda row: (on_disk(row[0]), None))
+            left_out[str(self._path)] = None
+            seen, newest = fingerprint(Path(root), left_out)
+        told = seen and (before is None or not is_racy(newest, before))
+        return f"{seen} {known}" if told else os.urandom(16).hex()
 
     def complete(self) -> None:
         left = True

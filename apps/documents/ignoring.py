@@ -106,11 +106,6 @@ class Rules:
             rules = rules._above
         return None
 
-    def lines(self) -> list[tuple[bool, bool, str]]:
-        """What all patterns of this folder and those above say."""
-        own = [(each.keeps, each.names_secrets, each.expression.pattern) for each in self._patterns]
-        return own if self._above is None else [*own, *self._above.lines()]
-
     def entered(self, folder: Path, depth: int) -> Rules:
         files = [path for name in IGNORE_FILES if os.path.lexists(path := folder / name)]
         return Rules(files, depth, self) if files else self

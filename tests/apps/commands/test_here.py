@@ -118,11 +118,12 @@ def test_a_folder_without_a_change_is_not_compared_again(tmp_path: Path, monkeyp
     monkeypatch.setattr(Discovery, "compare", lambda self, *args: compared.append(args) or real(self, *args))
     file = tmp_path / "project" / "rivers.md"
     file.parent.mkdir()
+    clock = time.time
 
-    def refreshed(*, age: float) -> int:
-        file.write_text(f"The river floods in spring, {age}.\n")
-        os.utime(file, (time.time() - age,) * 2)
-        os.utime(file.parent, (time.time() - age,) * 2)
+    def changed(later: float) -> int:
+        file.write_text(f"The river floods in spring, {later}.\n")
+        os.utime(file, (clock() - 9, clock() - 9))
+        monkeypatch.setattr(time, "time", lambda: clock() + later)
         return again()
 
     def again() -> int:
@@ -132,16 +133,8 @@ def test_a_folder_without_a_change_is_not_compared_again(tmp_path: Path, monkeyp
         return len(compared)
 
     with Collection(tmp_path / "collection", memory="8GB") as collection:
-        assert [refreshed(age=9), again(), again(), refreshed(age=8), again(), refreshed(age=0), again()] == [
-            1,
-            0,
-            0,
-            1,
-            0,
-            1,
-            1,
-        ]
-        assert [refreshed(age=7), again()] == [1, 0]
+        assert [changed(later=9), again(), again(), changed(later=8), again()] == [1, 0, 0, 1, 0]
+        assert [changed(later=0), again(), changed(later=7), again()] == [1, 1, 1, 0]
         collection.delete(str(file))
         assert again() == 1
 
