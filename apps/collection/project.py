@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from edge.apps.collection.registry import project_collection
-from edge.apps.store.connections import WriterLock
+from edge.apps.collection.registry import project_collection, projects_folder
+from edge.apps.store.connections import LOCK, WriterLock
 from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import BudgetExceeded, ModelError, StoreBusy
+from edge.errors import BudgetExceeded, EdgeError, ModelError, StoreBusy
 from edge.interpreter import FORKED, python
 from edge.models.registry import models_dir
 
@@ -67,3 +68,23 @@ def complete(path: str, settings: str) -> None:
             own.complete()
         except (BudgetExceeded, ModelError):  # in vain until something else is set or there
             (own.path / _FAILURE).write_text(settings)
+
+
+def abandoned(config: Config) -> dict[Path, str]:
+    """The collections of projects whose folders are gone, or on a disk that is not there, with these folders."""
+    from edge.apps.collection.collection import Collection
+
+    found: dict[Path, str] = {}
+    for path in sorted(projects_folder().glob("*")):
+        with suppress(EdgeError), Collection(path, config=config, read_only=True) as collection:
+            roots = collection.roots
+            if roots and not any(map(os.path.lexists, roots)):
+                found[path] = roots[0]
+    return found
+
+
+def drop(collection: Path) -> None:
+    """Deletes a project's collection. Raises `StoreBusy` while somebody changes it."""
+    with WriterLock(collection / LOCK, seconds=0)():
+        pass  # Windows deletes no file that is open
+    shutil.rmtree(collection)

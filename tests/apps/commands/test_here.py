@@ -17,7 +17,7 @@ from naive.waiting import until
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.discovery import Discovery
 from edge.apps.collection.project import refresh
-from edge.apps.store.connections import WriterLock
+from edge.apps.store.connections import LOCK, WriterLock
 from edge.config import Config
 
 real = Discovery.compare
@@ -164,6 +164,34 @@ def test_the_background_starts_only_for_what_it_can_do(place: Place, monkeypatch
         begun.clear()
         refresh(str(place.project), "glacier", Config.load())
         assert len(begun) == started
+
+
+def test_what_is_left_of_a_project_that_is_gone_is_named_and_deleted_if_asked(place: Place) -> None:
+    place.found('"bread"')
+    place.settled()
+    left, other = place.collection, place.home / "other"
+    place.project.rename(other)
+
+    def said(*arguments: str, given: str = "") -> tuple[int, str]:
+        command = [*EDGE, *arguments]
+        done = subprocess.run(
+            command, cwd=place.home, env=place.environment, capture_output=True, text=True, input=given
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert "1 project searched with --here is gone; `edge collections prune`" in said("status", "-c", str(left))[1]
+    code, text = said("collections", "prune", given="n\n")
+    assert (code, left.exists(), f"{place.project} is gone" in text) == (0, True, True)
+    with WriterLock(left / LOCK)():
+        assert said("collections", "prune", "--yes")[0] == 2
+    other.rename(place.project)
+    assert "is gone" not in said("status", "-c", str(left))[1]
+    assert said("collections", "prune", "--yes")[0] == 1
+    place.project.rename(other)
+    assert said("collections", "prune", "--yes")[0] == 0
+    assert not left.exists()
+    other.rename(place.project)
+    assert place.found('"bread"') == ["bread.py"]
 
 
 def test_two_at_once_and_one_that_is_killed(place: Place) -> None:

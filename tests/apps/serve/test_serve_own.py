@@ -357,7 +357,8 @@ def test_a_question_to_several_collections_is_the_server_s_too(
 
 HEAVY = ("numpy", "psutil", "hashlib", "csv", "sqlite3", "ssl", "asyncio", "email", "http", "onnxruntime", "starlette",
          "multiprocessing",
-         "concurrent", "subprocess", "edge.runtimes", "edge.models", "edge.apps.collection.collection")  # fmt: skip
+         "concurrent", "subprocess", "edge.runtimes", "edge.models", "edge.apps.collection.collection",
+         "edge.apps.documents.file_types", "edge.apps.documents.opened")  # fmt: skip
 
 
 def test_a_search_that_the_server_answers_imports_nothing_heavy(shell: Shell) -> None:
