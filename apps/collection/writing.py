@@ -127,15 +127,19 @@ class CollectionWriter:
         return self._run(scanned, roots, present, settled, retry=retry, progress=progress, missing=missing)
 
     def refresh(self, root: str, query: str) -> None:
-        now, found = time.time(), self._seen(root)
+        now = time.time()
         with self._database.read() as db:
-            compared = found == get_setting(db, _SEEN)
+            before = get_setting(db, _SEEN)
+        compared = before is not None and before == self._seen(root)
+        with self._database.read() as db:
             if compared and not self._catalog.count_due(db, [root]):
                 return
         with self._lock(_LESS_S if compared else _PATIENCE_S):
             if compared:
                 self._read_some(query, _AT_ONCE, Tally())
                 return
+            if before is None:  # there will be files to read
+                self._reader().begin()
             with self._database.write() as db:
                 register_roots(db, [root])
             present, tally = self._present([root], frozenset())[0], Tally()
@@ -145,9 +149,9 @@ class CollectionWriter:
             )
             self._read_some(query, _AT_ONCE, tally)
             discovery.remove_unseen(self._present(present, frozenset())[0])
-            found = self._seen(root, before=now)
+            seen = self._seen(root, before=now)
             with self._database.write() as db:
-                set_setting(db, _SEEN, found)
+                set_setting(db, _SEEN, seen)
 
     def _seen(self, root: str, before: float | None = None) -> str:
         """The state of a folder and of the number of its files in the collection; one of its own, which never comes
@@ -350,11 +354,14 @@ class CollectionWriter:
     def _read(
         self, due: Iterable[FileRow], index: VectorIndex | None, tally: Tally, advance: Advance | None = None
     ) -> None:
+        waits = None if advance is None else advance.reading
+        with Preparation(self._database, due, self._reader(), self._budget, tally, waits=waits) as preparation:
+            self._take(preparation, index, tally, advance)
+
+    def _reader(self) -> Extractor:
         if self._extractor is None:
             self._extractor = Extractor(budget=self._budget, trace=self._trace)
-        waits = None if advance is None else advance.reading
-        with Preparation(self._database, due, self._extractor, self._budget, tally, waits=waits) as preparation:
-            self._take(preparation, index, tally, advance)
+        return self._extractor
 
     def _take(
         self, files: Iterable[Prepared], index: VectorIndex | None, tally: Tally, advance: Advance | None = None

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from naive.waiting import until
 
 from edge.apps.documents.base import WORKER_NBYTES, Extracted, Reason, Skipped
 from edge.apps.documents.extraction import Extractor
@@ -87,11 +88,20 @@ def test_what_holds_nothing_or_is_no_file_is_skipped_with_its_reason(tmp_path: P
                 extractor.extract(tmp_path / "pipe")
 
 
-def test_one_worker_reads_all_files_and_starts_with_the_first(extractor: Extractor, ask: Ask, trace: Trace) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+def test_one_worker_reads_all_files_and_starts_with_the_first(
+    extractor: Extractor, ask: Ask, trace: Trace, begun: bool
+) -> None:
     before = children()
+    if begun:
+        extractor.begin()
+        until(lambda: children() != before)
     pids = {ask(extractor, "pid").chunks[0].text for _ in range(3)}
     assert {int(pid) for pid in pids} == children() - before
     assert trace.snapshot() == {"documents.files": 3, "documents.chunks": 3, "documents.worker_starts": 1}
+    extractor.close()
+    assert children() == before
+    extractor.begin()
     extractor.close()
     assert children() == before
     assert ask(extractor, "say again").chunks[0].text == "again"
