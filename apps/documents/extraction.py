@@ -87,6 +87,7 @@ class Extractor(Closing):
         }
         self._lock = threading.Lock()
         self._worker: WorkerProcess | None = None
+        self._beginning: threading.Thread | None = None
         self._interrupted = False
         self._has_parts = False
         self._lease = budget.reserve("document worker", 0)
@@ -99,7 +100,8 @@ class Extractor(Closing):
             with suppress(EdgeError), self._lock:  # `extract` will report it
                 self._started(self._memory)
 
-        threading.Thread(target=start, name="edge-worker-start", daemon=True).start()
+        self._beginning = threading.Thread(target=start, name="edge-worker-start", daemon=True)
+        self._beginning.start()
 
     def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
         """Extracts the chunks of a file, which stay leased until the next call. The worker goes on with the files
@@ -141,6 +143,8 @@ class Extractor(Closing):
 
     def close(self) -> None:
         """Stops the worker and releases all memory. A later `extract` starts a new worker."""
+        if self._beginning is not None:
+            self._beginning.join()
         with self._lock:
             self._stop()
             self._result.release()

@@ -101,8 +101,10 @@ def test_one_worker_reads_all_files_and_starts_with_the_first(
     assert trace.snapshot() == {"documents.files": 3, "documents.chunks": 3, "documents.worker_starts": 1}
     extractor.close()
     assert children() == before
-    extractor.begin()
-    extractor.close()
+    for _ in range(3):
+        extractor.begin()
+        extractor.close()
+    assert trace.counters["documents.worker_starts"] == 4
     assert children() == before
     assert ask(extractor, "say again").chunks[0].text == "again"
 
