@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -101,12 +102,23 @@ def test_one_worker_reads_all_files_and_starts_with_the_first(
     assert trace.snapshot() == {"documents.files": 3, "documents.chunks": 3, "documents.worker_starts": 1}
     extractor.close()
     assert children() == before
-    for _ in range(3):
-        extractor.begin()
-        extractor.close()
-    assert trace.counters["documents.worker_starts"] == 4
-    assert children() == before
     assert ask(extractor, "say again").chunks[0].text == "again"
+
+
+def test_one_that_is_closed_while_its_worker_starts_has_none(
+    extractor: Extractor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(threading.Thread):
+        def run(self) -> None:
+            time.sleep(0.2)
+            super().run()
+
+    before = children()
+    monkeypatch.setattr(threading, "Thread", Late)
+    extractor.begin()
+    extractor.close()
+    until(lambda: not any(isinstance(thread, Late) for thread in threading.enumerate()))
+    assert children() == before
 
 
 def test_a_paused_extractor_has_no_worker_and_reads_nothing(
