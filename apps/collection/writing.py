@@ -159,7 +159,7 @@ class CollectionWriter:
         same time."""
         with self._database.read() as db:
             known = db.execute("SELECT count(*) FROM files").fetchone()[0]
-            skipped = db.execute("SELECT path FROM files WHERE status = 'skipped'")
+            skipped = db.execute("SELECT path FROM files WHERE status = 'skipped' AND size = 0")  # all folders are so
             left_out = held_by_key(db, skipped, lambda row: (on_disk(row[0]), None))
             left_out[str(self._path)] = None
             seen, newest = fingerprint(Path(root), left_out)
