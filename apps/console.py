@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import re
 import sys
 import threading
@@ -194,7 +193,8 @@ def report(error: BaseException, verb: str) -> str:
 
 
 def _facts(verb: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version  # slow to import, and needed after an error only
+    import platform  # slow to import as the next, and needed after an error only
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         release = version("edge-rag")

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -86,6 +85,8 @@ class CommandGroup(click.Group):
 
 
 def alike(name: str, names: Sequence[str]) -> list[str]:
+    from difflib import get_close_matches  # only a mistake needs it
+
     return get_close_matches(name.lower(), names, cutoff=_LIKENESS)
 
 

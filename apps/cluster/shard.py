@@ -97,7 +97,7 @@ class Reader(Closing):
 
     def _document(self, path: Path, root: str, embedder: Embedder) -> ShardDocument:
         stamp = Stamp.of(path.stat())
-        racy, digest = is_racy(stamp, time.time()), content_hash(path)
+        racy, digest = is_racy(stamp.mtime_ns, time.time()), content_hash(path)
         found = self._extractor.extract(path)
         vectors = np.empty((0, embedder.dim), np.float32)
         if found.chunks:

@@ -23,7 +23,7 @@ from edge.apps.collection.hits import Hit, kept, results_of
 from edge.apps.collection.models import CollectionModels, Searchable
 from edge.apps.collection.paths import Item, absolute, check_there, listed, resolved
 from edge.apps.collection.query import Query, checked_query, mostly_code
-from edge.apps.collection.registry import PROJECTS, existing_collection, holds_collection, located
+from edge.apps.collection.registry import existing_collection, holds_collection, is_project, located
 from edge.apps.collection.report import CollectionStatus, FileProgress, IndexedFile, IndexReport, contents, unfinished
 from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
 from edge.apps.collection.searching import PassageSource, Seen, Within, candidates, is_nonsense, misspelled
@@ -326,7 +326,7 @@ class Collection(Searchable):
         vectors: number of vectors in the index, to compare with the passages; None skips the comparison.
         """
         busy = self._lock.is_held()
-        where = f" -c {shlex.quote(str(self.path))}" if self.path.parent.name == PROJECTS else ""
+        where = f" -c {shlex.quote(str(self.path))}" if is_project(self.path) else ""
         remedy = "" if busy else f"edge index{where}"
         with self.database.read() as db:
             due = db.execute("SELECT count(*) FROM files WHERE due").fetchone()[0]

@@ -9,13 +9,10 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from difflib import get_close_matches
 from glob import escape
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.collection.paths import checked
-from edge.apps.documents.file_types import KIND_NAMES, NAMES, meanings
-from edge.apps.documents.ignoring import LONGEST_NAME, path_expression
 from edge.config import parse_size
 from edge.errors import ConfigError, InputError
 
@@ -167,6 +164,10 @@ Conditions = Filters | str | Iterable[str] | None
 
 
 def _meanings(db: Connection, kind: str) -> list[str]:
+    from difflib import get_close_matches
+
+    from edge.apps.documents.file_types import KIND_NAMES, NAMES, meanings  # all readers, which a command does without
+
     name = kind.lower().removeprefix(".")
     if known := meanings(name):
         return known
@@ -191,6 +192,8 @@ def kinds_present(db: Connection) -> str:
 
 def path_pattern(glob: str) -> Callable[[str], bool]:
     """Whether a whole path, with either kind of slash, matches a glob: name by name, which bounds the time."""
+    from edge.apps.documents.ignoring import LONGEST_NAME, path_expression
+
     text = _anchored(glob)
     absolute = text.startswith("/")
     names: list[str] = []

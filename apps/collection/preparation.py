@@ -194,7 +194,7 @@ class Preparation(Closing):
         stamp, racy = NO_STAMP, False
         try:
             stamp = Stamp.of(path.stat())
-            racy = is_racy(stamp, self._clock())
+            racy = is_racy(stamp.mtime_ns, self._clock())
             return _Look(file, path, stamp, racy, content_hash(path))
         except (OSError, Skipped) as error:
             return _Look(file, path, stamp, racy, error=error)
@@ -259,8 +259,8 @@ class Preparation(Closing):
         return True
 
 
-def is_racy(stamp: Stamp, now: float) -> bool:
-    return now * 1e9 - stamp.mtime_ns < _RACY_NS
+def is_racy(mtime_ns: int, now: float) -> bool:
+    return now * 1e9 - mtime_ns < _RACY_NS
 
 
 def content_hash(path: Path) -> bytes:

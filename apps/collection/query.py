@@ -110,6 +110,9 @@ def checked_query(text: str) -> str:
 FILE, FOLDER, DEFINED = 0.2, 0.1, 0.2
 """Weights of the shares of words that the query has: of the file's name, its folder's, and what a passage defines."""
 
+WHOLE, _BEST = 0.3, 3
+"""The weight of a file's score, the sum of those of so many of its best passages, relative to the best file's."""
+
 AGAIN = 0.8  # The factor of the score of each further passage of a file of code.
 
 CODE_KIND = "code"
@@ -125,6 +128,17 @@ _PAIR = 2  # A name of fewer words counts less: many queries have one of its wor
 def mostly_code(hits: Sequence[Hit]) -> bool:
     """Whether a list keeps the order of retrieval, which ranks code better than the reranker does."""
     return sum(hit.kind == CODE_KIND for hit in hits) > len(hits) / 2
+
+
+def whole_files(scored: Sequence[tuple[float, Hit]]) -> list[float]:
+    """The scores, those of code nearer to 1 the higher its file's best passages score together."""
+    files: dict[int, list[float]] = {}
+    for score, hit in scored:
+        if hit.kind == CODE_KIND:
+            files.setdefault(hit.file, []).append(score)
+    together = {file: sum(sorted(scores)[-_BEST:]) for file, scores in files.items()}
+    most = max(together.values(), default=0.0) or 1.0
+    return [score + (1 - score) * WHOLE * together.get(hit.file, 0.0) / most for score, hit in scored]
 
 
 class Names:

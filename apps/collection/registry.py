@@ -130,5 +130,14 @@ def project_collection(root: str) -> Path:
     from hashlib import blake2b  # only a search of a project waits for it
 
     digest = blake2b(os.fsencode(root), digest_size=8).hexdigest()
-    folder = platformdirs.user_data_path("edge-rag", appauthor=False) / PROJECTS
-    return folder / f"{os.path.basename(root)[:40]}-{digest}"
+    return projects_folder() / f"{os.path.basename(root)[:40]}-{digest}"
+
+
+def is_project(collection: Path) -> bool:
+    """Whether a directory is a project's own collection."""
+    return collection.parent == projects_folder()
+
+
+def projects_folder() -> Path:
+    """The folder of all collections of projects."""
+    return platformdirs.user_data_path("edge-rag", appauthor=False) / PROJECTS

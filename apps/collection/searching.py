@@ -17,7 +17,16 @@ import numpy.typing as npt
 from edge.apps.collection.catalog import Catalog, groups, is_mail, not_stored, verify_file, verify_place, verify_text
 from edge.apps.collection.filters import Filters, NoSuchType
 from edge.apps.collection.hits import Hit, Stages, modified
-from edge.apps.collection.query import AGAIN, BEGINNING, CODE_KIND, Names, checked_query, left_out
+from edge.apps.collection.query import (
+    AGAIN,
+    BEGINNING,
+    CODE_KIND,
+    Names,
+    checked_query,
+    left_out,
+    mostly_code,
+    whole_files,
+)
 from edge.apps.collection.schema import FULL_TEXT, description_of, read_descriptions
 from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import Mail, unpacked
@@ -387,6 +396,8 @@ class _Fusion:
         scores = [
             min(1.0, self.names.raised(hit) + self.bonus * bool(other)) for hit, other in zip(hits, others, strict=True)
         ]
+        if mostly_code(hits):
+            scores = whole_files(list(zip(scores, hits, strict=True)))
         order = sorted(zip(scores, hits, strict=True), key=lambda pair: -pair[0])
         files = Counter[int]()
         for at, (score, hit) in enumerate(order):

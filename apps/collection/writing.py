@@ -26,26 +26,28 @@ from edge.apps.collection.paths import (
     checked,
     listed,
     nearest,
+    on_disk,
     on_the_way,
     outermost,
     resolved,
     with_nested,
 )
-from edge.apps.collection.preparation import Preparation, Prepared, promising, with_more_memory
+from edge.apps.collection.preparation import Preparation, Prepared, is_racy, promising, with_more_memory
 from edge.apps.collection.report import FileProgress, IndexReport, Tally
-from edge.apps.collection.schema import forget_roots, read_roots, register_roots
+from edge.apps.collection.schema import forget_roots, get_setting, read_roots, register_roots, set_setting
 from edge.apps.documents.base import NO_STAMP, WORKER_NBYTES, Extracted, FoundFile
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.plain import text_blocks
-from edge.apps.documents.scanner import scan
+from edge.apps.documents.scanner import fingerprint, scan
 from edge.apps.store.connections import WriterLock
 from edge.apps.store.database import Database
 from edge.apps.store.erasure import ERASING, Erasure, compact, erasing, erasure, finish
 from edge.apps.store.failures import forget, is_noted, note
 from edge.apps.store.planning import BATCH_NBYTES, INDEXING
 from edge.apps.store.rebuilding import Floats, Progress, Rebuilding
+from edge.apps.store.rows import held_by_key
 from edge.budget import MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, EdgeError, InputError
@@ -61,7 +63,9 @@ _COPIES, _PER_TEXT = 8, 1_000
 """Memory of a text while it is cut: bytes per byte of the text, and bytes besides. Measured with a text of 4 MB."""
 
 
-_AT_ONCE, _PATIENCE_S = 1_000_000, 5.0  # Bytes of files that a search waits for (a second), and how long for others.
+_AT_ONCE = 1_000_000  # Bytes of files that a search waits for (a second).
+_PATIENCE_S, _LESS_S = 5.0, 1.0  # How long it waits for others, and while another reads what no search has read yet.
+_SEEN = "seen"  # The setting with the state of the folder whose files were compared last.
 _STEP, _PAUSE_S = 300_000, 0.15  # Bytes between which the background lets others write. SQLite tries every 0.1 s.
 
 
@@ -123,7 +127,19 @@ class CollectionWriter:
         return self._run(scanned, roots, present, settled, retry=retry, progress=progress, missing=missing)
 
     def refresh(self, root: str, query: str) -> None:
-        with self._lock(_PATIENCE_S):
+        now = time.time()
+        with self._database.read() as db:
+            before = get_setting(db, _SEEN)
+        compared = before is not None and before == self._seen(root)
+        with self._database.read() as db:
+            if compared and not self._catalog.count_due(db, [root]):
+                return
+        with self._lock(_LESS_S if compared else _PATIENCE_S):
+            if compared:
+                self._read_some(query, _AT_ONCE, Tally())
+                return
+            if before is None:  # there will be files to read
+                self._reader().begin()
             with self._database.write() as db:
                 register_roots(db, [root])
             present, tally = self._present([root], frozenset())[0], Tally()
@@ -133,6 +149,22 @@ class CollectionWriter:
             )
             self._read_some(query, _AT_ONCE, tally)
             discovery.remove_unseen(self._present(present, frozenset())[0])
+            seen = self._seen(root, before=now)
+            with self._database.write() as db:
+                set_setting(db, _SEEN, seen)
+
+    def _seen(self, root: str, before: float | None = None) -> str:
+        """The state of a folder and of the number of its files in the collection; one of its own, which never comes
+        again, if it cannot be told, or has changed since `before` or so shortly before that a later change may have the
+        same time."""
+        with self._database.read() as db:
+            known = db.execute("SELECT count(*) FROM files").fetchone()[0]
+            skipped = db.execute("SELECT path FROM files WHERE status = 'skipped' AND size = 0")  # all folders are so
+            left_out = held_by_key(db, skipped, lambda row: (on_disk(row[0]), None))
+            left_out[str(self._path)] = None
+            seen, newest = fingerprint(Path(root), left_out)
+        told = seen and (before is None or not is_racy(newest, before))
+        return f"{seen} {known}" if told else os.urandom(16).hex()
 
     def complete(self) -> None:
         left = True
@@ -141,6 +173,8 @@ class CollectionWriter:
             with self._lock():
                 left = self._read_some("", _STEP, Tally())
         self.close()
+        with self._database.write() as db:
+            forget(db, "indexing")
         self._models.check_room("indexing", rerank=False, candidates=0, writes=True, extra=INDEXING)
         index = self._claimed()
         self._rebuilding.finish(index)  # which shares the collection with other writers
@@ -320,11 +354,14 @@ class CollectionWriter:
     def _read(
         self, due: Iterable[FileRow], index: VectorIndex | None, tally: Tally, advance: Advance | None = None
     ) -> None:
+        waits = None if advance is None else advance.reading
+        with Preparation(self._database, due, self._reader(), self._budget, tally, waits=waits) as preparation:
+            self._take(preparation, index, tally, advance)
+
+    def _reader(self) -> Extractor:
         if self._extractor is None:
             self._extractor = Extractor(budget=self._budget, trace=self._trace)
-        waits = None if advance is None else advance.reading
-        with Preparation(self._database, due, self._extractor, self._budget, tally, waits=waits) as preparation:
-            self._take(preparation, index, tally, advance)
+        return self._extractor
 
     def _take(
         self, files: Iterable[Prepared], index: VectorIndex | None, tally: Tally, advance: Advance | None = None

@@ -15,6 +15,7 @@ from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.excerpts import MOST_BYTES, Excerpt
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.paths import from_here
+from edge.apps.collection.project import abandoned
 from edge.apps.collection.registry import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
 from edge.apps.commands.output import markdown_link, output_option, place, print_csv, say, styled
@@ -45,6 +46,11 @@ def status(collection: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(found.to_json(), ensure_ascii=False))
     else:
         _print_status(found)
+        if gone := abandoned(configure()):
+            click.echo(
+                f"edge: {counted(len(gone), 'project')} searched with --here {'is' if len(gone) == 1 else 'are'} gone; "
+                "`edge collections prune` deletes what is left of them", err=True,
+            )  # fmt: skip
 
 
 @click.command("list")

@@ -12,6 +12,7 @@ import click
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import absent
 from edge.apps.collection.paths import nearest, resolved
+from edge.apps.collection.project import abandoned, drop
 from edge.apps.collection.registry import Registry, existing_collection, locate, naming
 from edge.apps.commands.output import markdown_link, output_option, print_csv, print_erasure
 from edge.apps.console import told
@@ -166,3 +167,19 @@ def list_(output: str) -> int:
 def forget(name: str) -> None:
     """Remove NAME from the list. The collection itself stays where it is."""
     click.echo(f"{name} is forgotten; the collection stays in {escaped(str(Registry().remove(name)))}")
+
+
+@collections.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def prune(yes: bool) -> int:
+    """Delete the collections of projects that were searched with --here and whose folders are gone; exit code 1 if
+    there are none."""
+    found = abandoned(configure())
+    for path, root in found.items():
+        click.echo(f"{escaped(root)} is gone: {format_size(_nbytes(path))} in {escaped(str(path))}")
+    if not found:
+        click.echo("edge: the folders of all projects are there", err=True)
+    elif yes or click.confirm("Delete these collections?"):
+        for path in found:
+            drop(path)
+    return 0 if found else 1

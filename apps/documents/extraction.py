@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from edge.apps.documents.pdf import PagePicture
 from edge.apps.documents.process import Request, Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget
 from edge.config import counted, format_size
-from edge.errors import BudgetExceeded, ConfigError, InputError
+from edge.errors import BudgetExceeded, ConfigError, EdgeError, InputError
 from edge.resident import Closing
 from edge.trace import Trace
 
@@ -87,10 +87,21 @@ class Extractor(Closing):
         }
         self._lock = threading.Lock()
         self._worker: WorkerProcess | None = None
+        self._beginning: threading.Thread | None = None
         self._interrupted = False
         self._has_parts = False
         self._lease = budget.reserve("document worker", 0)
         self._result = budget.reserve("extracted text", 0)
+
+    def begin(self) -> None:
+        """Starts the worker meanwhile, so that the first file need not wait for it."""
+
+        def start() -> None:
+            with suppress(EdgeError), self._lock:  # `extract` will report it
+                self._started(self._memory)
+
+        self._beginning = threading.Thread(target=start, name="edge-worker-start", daemon=True)
+        self._beginning.start()
 
     def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
         """Extracts the chunks of a file, which stay leased until the next call. The worker goes on with the files
@@ -132,6 +143,8 @@ class Extractor(Closing):
 
     def close(self) -> None:
         """Stops the worker and releases all memory. A later `extract` starts a new worker."""
+        if self._beginning is not None:
+            self._beginning.join()
         with self._lock:
             self._stop()
             self._result.release()
@@ -240,7 +253,7 @@ class Extractor(Closing):
     def _request(self, path: Path, **settings: Any) -> Request:
         return Request(path, {**self._settings, **settings}, self._allowed(path))
 
-    def _started(self, memory: int, request: Request) -> WorkerProcess:
+    def _started(self, memory: int, request: Request | None = None) -> WorkerProcess:
         worker = self._worker
         if worker is not None and (not worker.alive or (worker.sent and worker.sent[0] != request)):
             self._stop()

@@ -33,13 +33,13 @@ from edge.apps.documents.base import (
     Reason,
     Skipped,
     first_heading,
-    meaningful,
 )  # fmt: skip
 from edge.apps.documents.decoding import clean, normalised
 from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.kinds import ROW
 from edge.apps.documents.opened import Attached, OpenedFile, too_much_text
 from edge.apps.documents.tables import LONGEST_MERGED, MOST_COLUMNS, Row, row_blocks
+from edge.apps.documents.titles import meaningful
 from edge.errors import InputError
 
 _LEFT_OUT = frozenset({

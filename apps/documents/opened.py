@@ -22,18 +22,20 @@ HEAD_BYTES = 8192
 
 PASSES_DESCRIPTORS = hasattr(socket, "send_fds")
 
+_FLAGS = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
+)
+
 
 def open_regular(path: Path) -> int:
     """Opens a regular file, without following a link or waiting for a pipe. What cannot be read is `Skipped`."""
-    flags = os.O_RDONLY
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
-        flags |= getattr(os, name, 0)
     try:
-        if path.is_symlink():  # Windows has no O_NOFOLLOW
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):  # Windows has no O_NOFOLLOW
             raise OSError(errno.ELOOP, "")
-        if not stat.S_ISREG(path.lstat().st_mode):  # opening a device may have side effects
+        if not stat.S_ISREG(mode):  # opening a device may have side effects
             raise _special()
-        descriptor = os.open(path, flags)
+        descriptor = os.open(path, _FLAGS)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise Skipped(Reason.SYMLINK, "a symbolic link, which is not followed") from None

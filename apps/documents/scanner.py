@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 from edge.apps.documents.base import MAX_FILE_BYTES, FoundFile, Reason, Skipped, SkippedFile, Stamp, printable
 from edge.apps.documents.file_types import HISTORY, choose
-from edge.apps.documents.ignoring import Rules, component
+from edge.apps.documents.ignoring import IGNORE_FILES, Rules, component
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.secrets import refuse_secrets
 from edge.budget import MemoryBudget
@@ -18,6 +20,7 @@ from edge.config import format_size
 from edge.errors import InputError
 
 _OWN_FOLDER = ".edge"
+_EXCLUDE = Path(".git", "info", "exclude")
 _FILE_ATTRIBUTE_HIDDEN = 2
 _SURROGATE_TAGS = frozenset({0xA000000C, 0xA0000003})  # Reparse tags of Windows' symbolic links and junctions.
 
@@ -48,6 +51,35 @@ def scan(
     resolved = list(dict.fromkeys(_resolved(root) for root in roots))
     excluded = {os.path.normcase(Path(path).resolve()) for path in exclude}
     return _Scanner(resolved, excluded, max_bytes, unchanged, only or {}, budget).walk()
+
+
+def fingerprint(root: Path, left_out: Container[str]) -> tuple[str, int]:
+    """A checksum of the names, sizes and times of all that a scan of a folder looks at, in a fraction of its time, and
+    the newest time; ("", 0) if a part cannot be read. Nothing below the paths that are `left_out` counts."""
+    newest, digest = 0, blake2b(digest_size=16)
+
+    def note(name: str, found: os.stat_result) -> None:
+        nonlocal newest
+        newest = max(newest, found.st_mtime_ns, found.st_ctime_ns)
+        times = found.st_mtime_ns, found.st_ctime_ns
+        digest.update(repr((name, found.st_mode, found.st_size, found.st_ino, times)).encode())
+
+    try:
+        top, *between = _way(root)
+        for path in (root, top / _EXCLUDE, *(folder / name for folder in (top, *between) for name in IGNORE_FILES)):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                note(str(path), path.stat())
+        folders = [str(root)]
+        while folders:
+            with os.scandir(folders.pop()) as entries:
+                for entry in sorted(entries, key=lambda entry: entry.name):
+                    if not entry.name.startswith(".") or entry.name in IGNORE_FILES:
+                        note(entry.name, entry.stat(follow_symlinks=False))
+                        if entry.is_dir(follow_symlinks=False) and entry.path not in left_out:
+                            folders.append(entry.path)
+    except OSError:
+        return "", 0
+    return digest.hexdigest(), newest
 
 
 class _Scanner:
@@ -179,11 +211,16 @@ def _resolved(root: str | os.PathLike[str]) -> Path:
         raise InputError(f"{printable(root)} cannot be indexed: {reason}") from error
 
 
-def _outer(root: Path, budget: MemoryBudget | None) -> _Folder:
+def _way(root: Path) -> list[Path]:
+    """From the nearest folder upward that holds `.git` to the root; the root alone if none does."""
     above = [root, *root.parents]
-    top = next((folder for folder in above if os.path.lexists(folder / ".git")), root)
-    names = root.relative_to(top).parts
-    rules = Rules([top / ".git" / "info" / "exclude"], 0, budget=budget)
-    for depth in range(len(names) + 1):
-        rules = rules.entered(top.joinpath(*names[:depth]), depth)
-    return _Folder(root, tuple(map(component, names)), rules)
+    top = next((at for at, folder in enumerate(above) if os.path.lexists(folder / ".git")), 0)
+    return above[top::-1]
+
+
+def _outer(root: Path, budget: MemoryBudget | None) -> _Folder:
+    way = _way(root)
+    rules = Rules([way[0] / _EXCLUDE], 0, budget=budget)
+    for depth, folder in enumerate(way):
+        rules = rules.entered(folder, depth)
+    return _Folder(root, tuple(map(component, root.relative_to(way[0]).parts)), rules)

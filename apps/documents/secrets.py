@@ -126,8 +126,8 @@ def holds_secrets(name: str, head: bytes = b"") -> bool:
     if _NAMED.match(name.lower()):
         return True
     text = head.decode("utf-8", "replace").strip("\ufeff\x00 \t\r\n")
-    begins = any(pattern.match(text) for pattern in _PATTERNS)  # most files end here, without a search for each word
-    return begins and not _replaced(text, "")[0].strip()
+    begins = text and any(pattern.match(text) for pattern in _PATTERNS)  # most end here, not searched for each word
+    return bool(begins) and not _replaced(text, "")[0].strip()
 
 
 def without_secrets(text: str) -> tuple[str, int]:

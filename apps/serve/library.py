@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.assistant.generator import open_llm, picks_sentences, retrieval_nbytes
 from edge.apps.collection.collection import Collection, Together
-from edge.apps.collection.registry import DEFAULT, Registry, locate
+from edge.apps.collection.registry import DEFAULT, Registry, is_project, locate
 from edge.apps.memory.memory import Memory
 from edge.apps.pool import Held, ModelPool, patiently
 from edge.apps.store.folder import COLLECTION, MEMORY
@@ -344,8 +344,8 @@ class ServedLibrary:
         return Together({name: self._opened(self._path(name)) for name in chosen})
 
     def together_in(self, places: Iterable[tuple[str, str]]) -> Together:
-        """As `together`, for pairs of a name and a directory, which must be served unless all requests come from
-        the owner."""
+        """As `together`, for pairs of a name and a directory, which must be served or a project's unless all requests
+        come from the owner."""
         chosen: dict[Path, str] = {}
         for name, directory in places:
             chosen.setdefault(Path(directory), name)
@@ -357,7 +357,7 @@ class ServedLibrary:
         return Together({name: self._opened(path) for path, name in chosen.items()})
 
     def check_served(self, path: Path) -> None:
-        if not self._options.private and path not in self.names().values():
+        if not (self._options.private or is_project(path) or path in self.names().values()):
             raise InputError(f"the collection in {path} is not served")
 
     @property

@@ -10,7 +10,7 @@ from naive.program import config_of
 
 from edge.apps.collection import query as naming
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.query import Names
+from edge.apps.collection.query import Names, whole_files
 from tests.apps.collection.test_brief import hit
 
 PLAIN = "return 1"
@@ -79,10 +79,39 @@ def test_a_search_puts_the_definition_before_its_uses(
         assert first() != "reading.py", "the names decide"
 
 
-@pytest.mark.parametrize(("suffix", "names"), [("py", ["a", "a", "b", "a"]), ("md", ["a", "a", "a", "b"])])
+@pytest.mark.parametrize(
+    ("scores", "order"),
+    [
+        ({"a": [0.52], "b": [0.5, 0.5, 0.5]}, "ba"),
+        ({"a": [0.9], "b": [0.5, 0.5, 0.5]}, "ab"),
+        ({"a": [0.5, 0.5, 0.5], "b": [0.5] * 9}, "ab"),
+        ({"a": [0.0], "b": [0.0, 0.0]}, "ab"),
+        ({"a": [1.0], "b": [1.0, 1.0]}, "ab"),
+    ],
+)
+def test_a_file_of_code_counts_by_its_best_passages(scores: dict[str, list[float]], order: str) -> None:
+    found = [
+        (score, replace(hit("x", f"/project/{name}.py"), kind="code", file=ord(name)))
+        for name in sorted(scores)
+        for score in scores[name]
+    ]
+    prose = (0.4, replace(hit("x", "/project/c.md"), kind="markdown", file=99))
+    raised = whole_files([*found, prose])
+    best = sorted(zip(raised, found, strict=False), key=lambda pair: (-pair[0], pair[1][1].path))
+    assert "".join(dict.fromkeys(Path(file.path).stem for _, (_, file) in best)) == order
+    assert raised[-1] == 0.4
+    assert all(before <= after <= 1 for (before, _), after in zip(found, raised, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "whole", "names"),
+    [("py", 0.0, ["a", "a", "b", "a"]), ("py", naming.WHOLE, ["a", "a", "a", "b"]), ("md", 0.0, ["a", "a", "a", "b"])],
+)
 def test_a_further_passage_of_a_file_of_code_counts_less(
-    tiny_models: Path, tmp_path: Path, suffix: str, names: list[str]
+    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, whole: float, names: list[str]
 ) -> None:
+    """If the other passages did not speak for the whole file."""
+    monkeypatch.setattr(naming, "WHOLE", whole)
     folder = tmp_path / "project"
     folder.mkdir()
     body = {"py": "def part_{0}():\n    return '{1}'\n\n\n", "md": "# Part {0}\n\n{1}\n\n"}[suffix]

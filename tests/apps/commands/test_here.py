@@ -15,7 +15,12 @@ from naive.program import EDGE, environment_of, write_tiny_models
 from naive.waiting import until
 
 from edge.apps.collection.collection import Collection
-from edge.apps.store.connections import WriterLock
+from edge.apps.collection.discovery import Discovery
+from edge.apps.collection.project import refresh
+from edge.apps.store.connections import LOCK, WriterLock
+from edge.config import Config
+
+real = Discovery.compare
 
 TEXTS = {"rivers.md": "The river floods in spring.\n", "src/bread.py": "def bake_bread():\n    return 'flour'\n"}
 
@@ -104,6 +109,89 @@ def test_without_an_embedder_the_background_reads_all_words(place: Place) -> Non
     assert place.found('"river"') == ["rivers.md"]
     with Collection(place.collection, read_only=True, memory="16GB") as collection:
         until(lambda: collection.status().indexed == 1_202, pause=0.1)
+
+
+def test_a_folder_without_a_change_is_not_compared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But one is that was changed so shortly before that the next change may have the same time, and one of which the
+    collection has lost a file."""
+    compared: list[object] = []
+    monkeypatch.setattr(Discovery, "compare", lambda self, *args: compared.append(args) or real(self, *args))
+    file = tmp_path / "project" / "rivers.md"
+    file.parent.mkdir()
+    clock = time.time
+
+    def changed(later: float) -> int:
+        file.write_text(f"The river floods in spring, {later}.\n")
+        os.utime(file, (clock() - 9, clock() - 9))
+        monkeypatch.setattr(time, "time", lambda: clock() + later)
+        return again()
+
+    def again() -> int:
+        compared.clear()
+        collection.refresh(file.parent, "river")
+        assert [hit.path for hit in collection.search('"river"', rerank=False)] == [str(file.resolve())]
+        return len(compared)
+
+    with Collection(tmp_path / "collection", memory="8GB") as collection:
+        assert [changed(later=9), again(), again(), changed(later=8), again()] == [1, 0, 0, 1, 0]
+        assert [changed(later=0), again(), changed(later=7), again()] == [1, 1, 1, 0]
+        collection.delete(str(file))
+        assert again() == 1
+
+
+def test_the_background_starts_only_for_what_it_can_do(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an embedder it reads the words; again once a file is due, or another setting or a model is there."""
+    models = place.home / "models"
+    models.rename(place.home / "hidden")
+    place.found("flour")
+    until(lambda: (place.collection / "background.failure").exists())
+    place.settled()
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    begun: list[object] = []
+    monkeypatch.setattr("edge.apps.collection.project.subprocess.run", lambda *args, **more: begun.append(args))
+    long = place.project / "long.txt", place.project / "longer.txt"  # more than a search reads
+    for change, started in (
+        (lambda: None, 0),
+        (lambda: place.write({"new.txt": "A glacier is old.\n"}), 0),
+        (lambda: [file.write_text("a word of many\n" * 80_000) for file in long], 1),
+        (lambda: [file.unlink() for file in long], 0),
+        (lambda: monkeypatch.setenv("EDGE_MEMORY", "7GB"), 1),
+        (lambda: monkeypatch.setenv("EDGE_MEMORY", "8GB"), 0),
+        (lambda: (place.home / "hidden").rename(models), 1),
+    ):
+        change()
+        begun.clear()
+        refresh(str(place.project), "glacier", Config.load())
+        assert len(begun) == started
+
+
+def test_what_is_left_of_a_project_that_is_gone_is_named_and_deleted_if_asked(place: Place) -> None:
+    place.found('"bread"')
+    place.settled()
+    left, other = place.collection, place.home / "other"
+    place.project.rename(other)
+
+    def said(*arguments: str, given: str = "") -> tuple[int, str]:
+        command = [*EDGE, *arguments]
+        done = subprocess.run(
+            command, cwd=place.home, env=place.environment, capture_output=True, text=True, input=given
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert "1 project searched with --here is gone; `edge collections prune`" in said("status", "-c", str(left))[1]
+    code, text = said("collections", "prune", given="n\n")
+    assert (code, left.exists(), f"{place.project} is gone" in text) == (0, True, True)
+    with WriterLock(left / LOCK)():
+        assert said("collections", "prune", "--yes")[0] == 2
+    other.rename(place.project)
+    assert "is gone" not in said("status", "-c", str(left))[1]
+    assert said("collections", "prune", "--yes")[0] == 1
+    place.project.rename(other)
+    assert said("collections", "prune", "--yes")[0] == 0
+    assert not left.exists()
+    other.rename(place.project)
+    assert place.found('"bread"') == ["bread.py"]
 
 
 def test_two_at_once_and_one_that_is_killed(place: Place) -> None:

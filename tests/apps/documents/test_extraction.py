@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from naive.waiting import until
 
 from edge.apps.documents.base import WORKER_NBYTES, Extracted, Reason, Skipped
 from edge.apps.documents.extraction import Extractor
@@ -87,14 +89,36 @@ def test_what_holds_nothing_or_is_no_file_is_skipped_with_its_reason(tmp_path: P
                 extractor.extract(tmp_path / "pipe")
 
 
-def test_one_worker_reads_all_files_and_starts_with_the_first(extractor: Extractor, ask: Ask, trace: Trace) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+def test_one_worker_reads_all_files_and_starts_with_the_first(
+    extractor: Extractor, ask: Ask, trace: Trace, begun: bool
+) -> None:
     before = children()
+    if begun:
+        extractor.begin()
+        until(lambda: children() != before)
     pids = {ask(extractor, "pid").chunks[0].text for _ in range(3)}
     assert {int(pid) for pid in pids} == children() - before
     assert trace.snapshot() == {"documents.files": 3, "documents.chunks": 3, "documents.worker_starts": 1}
     extractor.close()
     assert children() == before
     assert ask(extractor, "say again").chunks[0].text == "again"
+
+
+def test_one_that_is_closed_while_its_worker_starts_has_none(
+    extractor: Extractor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(threading.Thread):
+        def run(self) -> None:
+            time.sleep(0.2)
+            super().run()
+
+    before = children()
+    monkeypatch.setattr(threading, "Thread", Late)
+    extractor.begin()
+    extractor.close()
+    until(lambda: not any(isinstance(thread, Late) for thread in threading.enumerate()))
+    assert children() == before
 
 
 def test_a_paused_extractor_has_no_worker_and_reads_nothing(

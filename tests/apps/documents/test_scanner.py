@@ -4,13 +4,13 @@ import inspect
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from edge.apps.documents.base import FoundFile, Reason, SkippedFile, Stamp, printable
-from edge.apps.documents.scanner import scan
+from edge.apps.documents.scanner import fingerprint, scan
 from edge.errors import InputError
 
 
@@ -42,6 +42,43 @@ def test_files_come_depth_first_by_their_bytes(tmp_path: Path) -> None:
     assert found == ["B", "a", "b/10", "b/2", "c/x", "c.d/x", "é"]
     assert skipped == {}
     assert listed(tmp_path)[0] == found
+
+
+def _rewritten(folder: Path) -> None:
+    before = (folder / "a.txt").stat()
+    write(folder, "a.txt", data=b"next")
+    os.utime(folder / "a.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (lambda folder: None, True),
+        (_rewritten, False),
+        (lambda folder: write(folder, "sub/deep/new.txt"), False),
+        (lambda folder: (folder / "sub/b.txt").unlink(), False),
+        (lambda folder: (folder / "sub/b.txt").rename(folder / "sub/c.txt"), False),
+        (lambda folder: (folder / "sub").rename(folder / "other"), False),
+        (lambda folder: (folder / "a.txt").chmod(0), False),
+        (lambda folder: write(folder, ".gitignore", data=b"*.txt\n"), False),
+        (lambda folder: write(folder, "sub/.edgeignore", data=b"*.txt\n"), False),
+        (lambda folder: write(folder.parent, ".git/info/exclude", data=b"*.txt\n"), False),
+        (lambda folder: write(folder.parent, ".gitignore", data=b"a.txt\n"), False),
+        (lambda folder: write(folder, ".hidden/new.txt", "built/deep/new.txt", "../.git/index"), True),
+    ],
+)
+def test_a_fingerprint_changes_with_what_a_scan_takes(
+    tmp_path: Path, change: Callable[[Path], None], same: bool
+) -> None:
+    folder = tmp_path.resolve() / "project"
+    write(folder, "a.txt", "sub/b.txt", "built/deep/x", ".hidden/y", "../.git/info/y")
+    write(folder, ".gitignore", data=b"built\n")
+    os.utime(folder / "sub/b.txt", ns=(1, 5 * 10**18))
+    left_out = {item.path.as_posix() for item in scan([folder]) if isinstance(item, SkippedFile)}
+    before, newest = fingerprint(folder, left_out)
+    assert newest == 5 * 10**18
+    change(folder)
+    assert (fingerprint(folder, left_out)[0] == before) is same
 
 
 def test_what_a_file_tells(tmp_path: Path) -> None:

@@ -21,10 +21,12 @@ import httpx
 import numpy as np
 import pytest
 from naive.program import config_of
+from naive.waiting import until
 
 from edge import Client
 from edge.apps.collection.collection import Collection
 from edge.apps.serve.connection import Lost, Refused, Unserved
+from edge.apps.store.connections import WriterLock
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.memories import ListMemories, Remember
 from edge.apps.verbs.verb import LIST_MEMORIES, REMEMBER, do
@@ -66,10 +68,10 @@ class Shell:
         self.running = running
         self.forked = forked
 
-    def edge(self, *arguments: str, given: str = "", **environment: str) -> Ended:
+    def edge(self, *arguments: str, given: str = "", cwd: str = ".", **environment: str) -> Ended:
         done = subprocess.run(
-            [*self.forked, *arguments], env={**self.running.environment, **environment}, cwd=self.running.folder,
-            text=True, capture_output=True, input=given, check=False, timeout=120,
+            [*self.forked, *arguments], env={**self.running.environment, **environment},
+            cwd=self.running.folder / cwd, text=True, capture_output=True, input=given, check=False, timeout=120,
         )  # fmt: skip
         return Ended(done.returncode, done.stdout, done.stderr)
 
@@ -150,6 +152,24 @@ def test_what_the_server_does_not_do_is_done_alone(shell: Shell, arguments: tupl
     else:
         assert served.server.startswith("not used: ")
         assert reason in served.server
+
+
+def test_a_project_is_searched_as_it_is_whatever_is_served(shell: Shell) -> None:
+    project = shell.running.folder / "project"
+    (project / ".git").mkdir(parents=True)
+    (project / "sub").mkdir()
+    texts = {"old.txt": "The glacier is old.\n"}
+    for change in ({}, {"old.txt": "The glacier melts, and the river rises.\n"}, {"sub/new.md": "A glacier.\n"}, {}):
+        texts |= change
+        for name, text in change.items() or texts.items():
+            (project / name).write_text(text)
+        done = shell.edge("search", "--here", "--json", "--no-rerank", '"glacier"', cwd="project/sub")
+        found = json.loads(done.out)
+        assert found["stats"]["server"] == f"used: process {shell.running.pid}"
+        assert {Path(hit["path"]).relative_to(project).as_posix() for hit in found["results"]} == texts.keys()
+        assert {hit["snippet"].strip() for hit in found["results"]} == {text.strip() for text in texts.values()}
+    assert not shell.edge("search", "glacier", "-c", str(shell.running.folder / "collection"), "--no-rerank").out
+    until(lambda: not any(WriterLock(path).is_held() for path in shell.running.folder.rglob("background.lock")))
 
 
 def test_it_can_be_switched_off_by_a_setting(shell: Shell) -> None:
@@ -337,7 +357,8 @@ def test_a_question_to_several_collections_is_the_server_s_too(
 
 HEAVY = ("numpy", "psutil", "hashlib", "csv", "sqlite3", "ssl", "asyncio", "email", "http", "onnxruntime", "starlette",
          "multiprocessing",
-         "concurrent", "subprocess", "edge.runtimes", "edge.models", "edge.apps.collection.collection")  # fmt: skip
+         "concurrent", "subprocess", "edge.runtimes", "edge.models", "edge.apps.collection.collection",
+         "edge.apps.documents.file_types", "edge.apps.documents.opened")  # fmt: skip
 
 
 def test_a_search_that_the_server_answers_imports_nothing_heavy(shell: Shell) -> None:
