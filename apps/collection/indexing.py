@@ -190,7 +190,11 @@ class Intake:
                 self._tally.counts[outcome] += 1
                 if outcome in ("indexed", "removed"):
                     self._tally.name(file.prepared.file.path)
-                self._tally.counts["incomplete"] += outcome == "indexed" and file.prepared.reason not in NO_REASONS
+                if outcome == "indexed" and file.prepared.reason not in NO_REASONS:
+                    outcome = "incomplete"
+                    self._tally.counts[outcome] += 1
+                if outcome in ("failed", "incomplete"):
+                    self._tally.leave(outcome, file.prepared.file.path, file.prepared.reason)
                 if outcome == "unreadable":
                     self._tally.unreadable.add(file.prepared.file.path)
 

@@ -196,10 +196,16 @@ def test_what_is_left_out_is_named_with_its_reason(edge: Edge, files_home: Path)
     assert done.stdout.endswith(", 1 incomplete, 1 skipped, 1 failed\n")
     assert f"incomplete: {folder / 'a.zip'}: {left}\n" in done.stderr
     assert edge.json("index", *at)["incomplete"] == 0  # of this run, which has read nothing
+    (folder / "worse.pdf").write_bytes(b"%PDF-1.7\nnothing more")
+    said = edge("index", *at).stderr
+    assert f"failed: {folder / 'worse.pdf'}: " in said
+    assert "a.zip" not in said
+    (folder / "worse.pdf").unlink()
+    edge("index", *at)
     shown = edge("status", *at).stdout
-    assert f"incomplete  1 file\n  {folder / 'a.zip'}: {left}\n" in shown
-    assert f"skipped     1 file or folder\n  {folder / 'film.mp4'}: the file is binary\n" in shown
-    assert f"failed      1 file\n  {folder / 'bad.pdf'}: " in shown
+    assert f"incomplete  1 file\n  a.zip: {left}\n" in shown
+    assert "skipped     1 file or folder\n  film.mp4: the file is binary\n" in shown
+    assert "failed      1 file\n  bad.pdf: " in shown
     assert edge.json("status", *at)["incomplete"] == [{"path": str(folder / "a.zip"), "reason": left}]
     (result,) = edge.json("search", "snow", *at)["results"]
     assert result["mail"]["subject"] == "note.txt"

@@ -18,7 +18,11 @@ _RTF = (
     + b"0123456789abcdef" * 40
     + b"\n"
     + b"89504e470d0a1a0a" * 40
-    + rb"}Caf\'e9 and " + "naïve".encode("cp1252") + rb"\par\trowd Region\cell Rain\cell\row North\cell 112\cell\row}"
+    + rb"}{\pict\wmetafile8\bin4 "
+    + b"}\xff\\{"
+    + rb"}{\pict\jpegblip\bin ffd8}Caf\'e9 and "
+    + "naïve".encode("cp1252")
+    + rb"\par\trowd Region\cell Rain\cell\row North\cell 112\cell\row}"
 )  # fmt: skip
 _END = -2
 """The end of a chain of sectors (MS-CFB, 2.1)."""
@@ -105,6 +109,8 @@ def test_a_message_of_outlook(read: Read) -> None:
     assert document.mails == {
         0: Mail('"Ann Reed" <ann@example.org>', "", "Keys", "2025-03-03T10:00:00+00:00", "1@a", "1@a")
     }
+    written = read("b.msg", b"From: ann@example.org\nTo: bo@example.org\nSubject: Keys\n\nUnder the mat.\n")
+    assert written.mails[0].subject == "Keys"
     with pytest.raises(Skipped, match="an old binary Office file"):
         read("a.dot", data)
 
