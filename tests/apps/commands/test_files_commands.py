@@ -16,7 +16,9 @@ import pytest
 from naive.program import EDGE
 
 from edge.apps.collection.brief import written
+from edge.apps.collection.hits import Hit, Place
 from edge.apps.collection.watching import Watcher
+from edge.apps.commands.search import _further
 from edge.apps.console import ProgressBar
 from edge.text.tokens import expected_tokens, most_tokens
 from tests.apps.commands.conftest import Edge
@@ -487,3 +489,23 @@ def test_a_list_without_names_says_so(edge: Edge, files_home: Path) -> None:
     done = edge("collections", "list", XDG_DATA_HOME=str(files_home / "unnamed"), HOME=str(files_home / "unnamed"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "edge: no collection has a name; `edge collections add NAME` gives one a name\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "places", "shown"),
+    [
+        ("pdf", [(1, 3), (9, 5), (4, 3), (20, 5), (2, 6)], ["2 more places: p. 5, p. 6"]),
+        ("pdf", [(1, 3), (4, 3)], []),
+        ("text", [(1, None), (9, None), (20, None)], ["2 more places: line 9, line 20"]),
+        ("text", [(1, None)], []),
+    ],
+)
+def test_a_page_is_named_once_among_the_other_places(
+    kind: str, places: list[tuple[int, int | None]], shown: list[str]
+) -> None:
+    best, *more = (Place(line, line, line, page, 0.5) for line, page in places)
+    hit = Hit(
+        id=1, path="/a", line_start=best.line_start, line_end=best.line_end, page=best.page, score=0.5, snippet="",
+        text="", title="", kind=kind, context="", file=1, ordinals=(0, 0), more=tuple(more),
+    )  # fmt: skip
+    assert list(_further(hit)) == shown
