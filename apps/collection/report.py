@@ -100,7 +100,8 @@ class Tally:
         if len(self._named) < MOST_NAMED:
             self._named.append(path)
 
-    def leave(self, outcome: str, path: str, reason: str) -> None:
+    def add(self, outcome: str, path: str, reason: str) -> None:
+        self.counts[outcome] += 1
         if len(self._left[outcome]) < MOST_LEFT:
             self._left[outcome].append(LeftOut(path, reason))
 

@@ -202,6 +202,7 @@ def test_what_is_left_out_is_named_with_its_reason(edge: Edge, files_home: Path)
     said = edge("index", *at).stderr
     assert f"failed: {folder / 'worse.pdf'}: " in said
     assert "a.zip" not in said
+    assert f"failed: {folder / 'bad.pdf'}: " in said, "it counts as failed in each run"
     (folder / "worse.pdf").unlink()
     edge("index", *at)
     shown = edge("status", *at).stdout
