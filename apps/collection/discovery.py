@@ -198,7 +198,7 @@ class Discovery:
             else:
                 settled = False
             if settled:
-                self._tally.counts["unchanged" if row.status == "indexed" else row.status] += 1
+                self._tally.add("unchanged" if row.status == "indexed" else row.status, path, row.reason)
                 return None
             if reason is None and row.due:
                 return None

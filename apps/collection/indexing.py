@@ -187,12 +187,14 @@ class Intake:
                 self._files.popleft()
                 file.prepared.lease.release()
                 outcome = _outcome(file.prepared)
-                self._tally.counts[outcome] += 1
+                path, reason = file.prepared.file.path, file.prepared.reason
+                self._tally.add(outcome, path, reason)
                 if outcome in ("indexed", "removed"):
-                    self._tally.name(file.prepared.file.path)
-                self._tally.counts["incomplete"] += outcome == "indexed" and file.prepared.reason not in NO_REASONS
+                    self._tally.name(path)
+                if outcome == "indexed" and reason not in NO_REASONS:
+                    self._tally.add("incomplete", path, reason)
                 if outcome == "unreadable":
-                    self._tally.unreadable.add(file.prepared.file.path)
+                    self._tally.unreadable.add(path)
 
     def _commit(self, batch: _Batch) -> None:
         with self._database.write() as db:

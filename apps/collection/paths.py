@@ -85,7 +85,10 @@ def contains(outer: str, path: str) -> bool:
 
 
 def from_here(path: str) -> str:
-    here = os.getcwd()
+    return path_from(os.getcwd(), path)
+
+
+def path_from(here: str, path: str) -> str:
     return os.path.relpath(path, here) if contains(here, path) and path != here else path
 
 

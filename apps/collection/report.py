@@ -22,7 +22,7 @@ FileProgress = Callable[[int, int, str], None]
 """Finished passages, all passages as estimated, and the place, such as `4 of 9 files read: notes.md`."""
 
 
-MOST_NAMED = 5
+MOST_NAMED, MOST_LEFT = 5, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class IndexReport:
             reasons.
         chunks: number of added chunks; `reused` of them took the vector of an equal chunk.
         named: paths of the first indexed or removed files, at most `MOST_NAMED`.
+        failed_files, incomplete_files: the first of these files with their reasons, at most `MOST_LEFT` of each.
         missing: roots that do not exist now, cannot be listed, or are empty although the collection has files of
             theirs. Those files stay in the collection.
         unreadable: indexed files and folders below other roots that cannot be read now. Their content stays in the
@@ -60,6 +61,8 @@ class IndexReport:
     chunks: int = 0
     reused: int = 0
     named: tuple[str, ...] = ()
+    failed_files: tuple[LeftOut, ...] = ()
+    incomplete_files: tuple[LeftOut, ...] = ()
     missing: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -88,6 +91,7 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self.unreadable: set[str] = set()
         self._named: list[str] = []
+        self._left: defaultdict[str, list[LeftOut]] = defaultdict(list)
         self.chunks = self.reused = 0
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._started = time.perf_counter()
@@ -95,6 +99,11 @@ class Tally:
     def name(self, path: str) -> None:
         if len(self._named) < MOST_NAMED:
             self._named.append(path)
+
+    def add(self, outcome: str, path: str, reason: str) -> None:
+        self.counts[outcome] += 1
+        if len(self._left[outcome]) < MOST_LEFT:
+            self._left[outcome].append(LeftOut(path, reason))
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -110,6 +119,7 @@ class Tally:
         }
         return IndexReport(
             **counts | self.seconds, chunks=self.chunks, reused=self.reused, named=tuple(self._named), missing=missing,
+            failed_files=tuple(self._left["failed"]), incomplete_files=tuple(self._left["incomplete"]),
             unreadable=tuple(sorted(self.unreadable)), seconds=time.perf_counter() - self._started,
         )  # fmt: skip
 

@@ -201,9 +201,11 @@ class PassageSource:
 
     def resembling(self, word: str) -> dict[str, int]:
         """The words of the passages that a misspelled word resembles, each with the number of passages that hold its
-        stem."""
+        stem. None while files wait to be read, which may hold the word itself."""
         found: dict[str, int] = {}
         with self._database.read() as db:
+            if db.execute("SELECT EXISTS (SELECT 1 FROM files WHERE due)").fetchone()[0]:
+                return found
             for stem, count in stems_like(db, FULL_TEXT, word).items():
                 rows = [row for row, _ in self._lexical.search(db, stem, _ROWS)]
                 if near := nearest_in(word, [hit.passage for hit in read_hits(db, rows).values()]):

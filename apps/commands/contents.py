@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import click
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.excerpts import MOST_BYTES, Excerpt
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.paths import from_here
+from edge.apps.collection.paths import path_from
 from edge.apps.collection.project import abandoned
 from edge.apps.collection.registry import locate
 from edge.apps.collection.report import CollectionStatus, LeftOut
@@ -137,16 +138,18 @@ def _print_status(found: CollectionStatus) -> None:
         elif index.recall:
             nprobe, reached = probed(index.recall, IndexOptions().recall_target)
             click.echo(f"recall@10   {reached:.3f} with the {counted(nprobe, 'list')} that a search probes")
-    _print_left_out("skipped", found.skipped, "file or folder", "files and folders")
-    _print_left_out("incomplete", found.incomplete)
-    _print_left_out("failed", found.failed)
+    here = found.roots[0] if len(found.roots) == 1 else os.getcwd()
+    _print_left_out("skipped", found.skipped, here, "file or folder", "files and folders")
+    _print_left_out("incomplete", found.incomplete, here)
+    _print_left_out("failed", found.failed, here)
 
 
-def _print_left_out(name: str, files: Sequence[LeftOut], noun: str = "file", nouns: str = "") -> None:
+def _print_left_out(name: str, files: Sequence[LeftOut], here: str, noun: str = "file", nouns: str = "") -> None:
+    """The files by their reasons, with their paths from the folder `here`."""
     click.echo(f"{name:11} {counted(len(files), noun, nouns)}")
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for file in files:
-        by_reason[file.reason].append(from_here(file.path))
+        by_reason[file.reason].append(path_from(here, file.path))
     for reason, names in list(by_reason.items())[:_MOST_REASONS]:
         more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
         click.echo(escaped(f"  {', '.join(names[:_MOST_NAMES])}{more}: {reason}"))

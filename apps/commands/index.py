@@ -199,18 +199,20 @@ class _Output:
         if tuned is not None and not self._json:
             click.echo(sentence(tuned))
         if (report.failed or report.incomplete) and not self._json:
-            self._print_left_out()
+            _print_left_out(report)
         if self._stats:
             _print_stats(report, self._resident.high_water, limit)
         sys.stdout.flush()
 
-    def _print_left_out(self) -> None:
-        found = self._collection.status()
-        for name, files in (("failed", found.failed), ("incomplete", found.incomplete)):
-            for file in files[:_REASONS]:
-                click.echo(escaped(f"{name}: {from_here(file.path)}: {file.reason}"), err=True)
-            if len(files) > _REASONS:
-                click.echo(f"... and {len(files) - _REASONS} more: `edge status`", err=True)
+
+def _print_left_out(report: IndexReport) -> None:
+    for name, count, files in (
+        ("failed", report.failed, report.failed_files), ("incomplete", report.incomplete, report.incomplete_files)
+    ):  # fmt: skip
+        for file in files:
+            click.echo(escaped(f"{name}: {from_here(file.path)}: {file.reason}"), err=True)
+        if count > len(files):
+            click.echo(f"... and {count - len(files):,} more: `edge status`", err=True)
 
 
 def _sentence(report: IndexReport) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from edge.apps.collection.brief import brief, written
-from edge.apps.collection.hits import Hit
+from edge.apps.collection.hits import Hit, Place
 from edge.apps.collection.paths import from_here
 from edge.apps.collection.registry import located, project_collection, project_root
 from edge.apps.commands.output import (
@@ -154,7 +155,7 @@ def _lines(number: int, hit: Hit, explain: bool) -> list[str]:
     below += [styled(escaped(hit.mail.line), dim=True)] if hit.mail else []
     below += [styled(f"({escaped(line)})", italic=True) for line in hit.description.splitlines()]
     below += highlighted(folded(hit.snippet, 12), hit.marks).split("\n")
-    below += [styled(_further(hit), dim=True)] if hit.more else []
+    below += [styled(line, dim=True) for line in _further(hit)]
     first = f"{number:3d}  {score}  {where}{citation}{heading}{id}"
     return [first, *(f"            {line}" for line in below)]
 
@@ -170,14 +171,17 @@ def _print_markdown(number: int, hit: Hit) -> None:
         parts += [plain_markdown(hit.snippet[end:start]), f"**{plain_markdown(hit.snippet[start:stop])}**"]
         end = stop
     click.echo(f"   > {''.join(parts)}{plain_markdown(hit.snippet[end:])}\n")
-    if hit.more:
-        click.echo(f"   {_further(hit)}\n")
+    for line in _further(hit):
+        click.echo(f"   {line}\n")
 
 
-def _further(hit: Hit) -> str:
-    names = [place.name(hit.kind) for place in hit.more]
-    shown = ", ".join(names[:_FURTHER]) + (", ..." if len(names) > _FURTHER else "")
-    return f"{counted(len(names), 'more place')}: {shown}"
+def _further(hit: Hit) -> Iterator[str]:
+    """The other places of a file's result in a line. Of several on a page, one is named."""
+    first = Place(hit.id, hit.line_start, hit.line_end, hit.page, hit.score)
+    _, *names = dict.fromkeys(place.name(hit.kind) for place in (first, *hit.more))
+    if names:
+        shown = ", ".join(names[:_FURTHER]) + (", ..." if len(names) > _FURTHER else "")
+        yield f"{counted(len(names), 'more place')}: {shown}"
 
 
 def _stages(hit: Hit) -> str:

@@ -125,6 +125,11 @@ class Block:
         """The line number of the line of the text with this index, counted from 0."""
         return self.line_start + index if self.lines is None else self.lines[index]
 
+    def lines_at(self, index: int, count: int) -> Sequence[int]:
+        """The line numbers of `count` lines of the text from this index on."""
+        first = self.line_start + index
+        return range(first, first + count) if self.lines is None else self.lines[index : index + count]
+
 
 @dataclass(frozen=True, slots=True)
 class Mail:

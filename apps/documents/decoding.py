@@ -232,9 +232,9 @@ _DECLARED = frozenset({
 
 _LABELS = {
     label: codec for codec, *labels in map(str.split, (
-        "big5hkscs cn-big5", "cp874 dos-874 windows-874", "cp932 windows-31j",
+        "big5hkscs cn-big5 cp950 windows-950", "cp874 dos-874 windows-874", "cp932 windows-31j",
         "cp949 cseuckr csksc56011987 iso-ir-149 ks_c_5601-1989 ksc_5601 windows-949", "euc_jp cseucpkdfmtjapanese",
-        "gb18030 csgb2312 gb_2312 gb_2312-80", "iso8859_7 sun_eu_greek", "iso8859_8 logical visual",
+        "gb18030 csgb2312 gb_2312 gb_2312-80 windows-936", "iso8859_7 sun_eu_greek", "iso8859_8 logical visual",
         "iso8859_15 csisolatin9", "koi8_r koi koi8", "koi8_u koi8-ru", "mac_cyrillic mac-ukrainian",
         "mac_roman csmacintosh mac", "utf_16_be unicodefffe",
         "utf_16_le csunicode iso-10646-ucs-2 ucs-2 unicode unicodefeff utf-16",

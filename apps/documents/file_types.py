@@ -170,6 +170,8 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
         return IMAGE
     if head.startswith(b"\x1f\x8b") or head[257:262] == b"ustar":
         return ARCHIVE
+    if by_name is OUTLOOK and is_message(head):  # other programs write ordinary mails under this name
+        return MAIL
     if by_name in _CONTAINERS or by_name in (PDF, RTF, OUTLOOK, ARCHIVE):
         raise Skipped(Reason.UNSUPPORTED, f"the name says {by_name.name.upper()}, the content does not")
     if is_binary(head):

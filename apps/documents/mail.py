@@ -430,12 +430,31 @@ _HEADERS = ("From", "To", "Cc", "Date", "Subject", "Message-ID", "References", "
 def extract_outlook(file: OpenedFile) -> DocumentBlocks:
     """Reads a message that Outlook has saved (.msg), as a mail."""
     from oxmsg import Message as OutlookMessage
+    from oxmsg.properties import String8Property
 
+    # The library raises for a false encoding, and for one whose name Python does not know.
+    String8Property.value = property(_eight_bit)  # type: ignore[assignment]
     reader, message = _MailReader(file, _Messages(file)), _mail(OutlookMessage.load(file.stream))
     subject = reader.read(lambda: message, None)
     if not reader.blocks:
         raise Skipped(Reason.NO_TEXT, "the message shows no text")
     return DocumentBlocks(subject, reader.blocks, warning=reader.warning, mails=reader.mails)
+
+
+_BODY, _HTML = 0x1000, 0x1013  # of MS-OXPROPS
+
+
+def _eight_bit(found: Any) -> str:
+    encoding = found._body_encoding if found.pid == _BODY else found._str_prop_encoding
+    return decode(found._storage.property_stream_bytes(found.pid, found.ptyp), declared=encoding).text
+
+
+def _html(found: Any) -> str:
+    """The text of a message as HTML; empty if it has none."""
+    data = found.properties.binary_prop_value(_HTML)
+    if not data:
+        return found.properties.str_prop_value(_HTML) or ""
+    return decode(data, declared=declared_encoding(data[:HEAD_BYTES]) or found.properties.body_encoding).text
 
 
 def _mail(found: Any) -> Message:
@@ -453,7 +472,7 @@ def _mail(found: Any) -> Message:
         if value:
             made[name] = " ".join(str(value).split())
     text = (found.body or "")[:MAX_TEXT_CHARS]
-    made.attach(MIMEText(text, "plain", "utf-8") if text.strip() else MIMEText(found.html_body or "", "html", "utf-8"))
+    made.attach(MIMEText(text, "plain", "utf-8") if text.strip() else MIMEText(_html(found), "html", "utf-8"))
     for each in found.attachments:
         part = MIMEApplication(each.file_bytes or b"")
         part.add_header("Content-Disposition", "attachment", filename=each.file_name or "without a name")

@@ -116,6 +116,8 @@ class _ArchiveReader:
                 self.left.append(f"{member.name} ({str(error)[:_DETAIL]})")
         except InputError as error:
             self.left.append(f"{member.name} ({str(error)[:_DETAIL]})")
+        except NotImplementedError:
+            self.left.append(f"{member.name} (compressed in a way that is not read)")
         except Exception as error:  # libraries report damage by many kinds of errors
             self.left.append(f"{member.name} (damaged: {type(error).__name__})")
 

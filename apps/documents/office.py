@@ -513,12 +513,13 @@ def _odf_text(paragraph: Any, inner: list[Any]) -> str:
 
 _PICTURE = re.compile(rb"(?:[0-9a-fA-F]{32,}\s*){4,}")
 _RAW = re.compile(rb"[\x80-\xff]")
+_BINARY = re.compile(rb"(?<!\\)\\bin(?:(\d{1,9})|(?![A-Za-z])) ?")
 
 
 def extract_rtf(file: OpenedFile) -> DocumentBlocks:
     from striprtf.striprtf import rtf_to_text
 
-    data = _PICTURE.sub(b"", file.read())
+    data = _PICTURE.sub(b"", _without_binary(file.read()))
     # The library looks for links line by line, and decodes only letters that are written as hexadecimal numbers.
     data = _RAW.sub(lambda match: b"\\'%02x" % match[0][0], data.replace(b"{\\field", b"\n{\\field"))
     text = rtf_to_text(data.decode("ascii"), errors="replace")  # type: ignore[no-untyped-call]
@@ -528,6 +529,14 @@ def extract_rtf(file: OpenedFile) -> DocumentBlocks:
     if not blocks:
         raise Skipped(Reason.NO_TEXT, "the document has no text")
     return DocumentBlocks("", blocks)
+
+
+def _without_binary(data: bytes) -> bytes:
+    pieces, at = [], 0
+    while (found := _BINARY.search(data, at)) is not None:
+        pieces.append(data[at : found.start()])
+        at = found.end() + int(found[1] or 0)
+    return b"".join([*pieces, data[at:]])
 
 
 def _rtf_blocks(lines: Sequence[str]) -> Iterator[Block]:

@@ -34,6 +34,8 @@ def extract(file: OpenedFile) -> DocumentBlocks:
         kind: Any = file.suffix[1:]
         text = clean(Document.from_bytes(file.read(), kind).to_markdown())
     except OfficeOxideError as error:
+        if "thread spawn failed" in str(error):  # the library's thread has a large stack
+            raise MemoryError from error
         raise InputError(f"a damaged Office file, or one with a password ({error})") from error
     if len(text) > MAX_TEXT_CHARS:
         raise too_much_text()

@@ -56,7 +56,9 @@ def extract(file: OpenedFile) -> DocumentBlocks:
             picture = np.asarray(image.convert("RGB"))
     except Image.DecompressionBombError as error:
         raise Skipped(Reason.TOO_LARGE, "a picture of more pixels than are read") from error
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+    except UnidentifiedImageError as error:  # its message holds an address in memory
+        raise InputError("a damaged picture, or one of an unknown kind") from error
+    except (OSError, ValueError, SyntaxError) as error:
         raise InputError(f"a damaged picture ({error})") from error
     blocks, warning = recognised([(None, lambda: picture)], reader, file)
     if not blocks:

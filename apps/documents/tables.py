@@ -34,7 +34,7 @@ _TOKEN = re.compile(
     r"|(?P<digits>[0#?][0#?,]*(?:\.[0#?]*)?|\.[0#?]+)|(?P<general>General)|(?P<other>.)",
     re.DOTALL,
 )
-_WHOLE = re.compile(r"-?[0-9]{1,30}")
+_PLAIN = re.compile(r"-?(?:[0-9]{1,30}|(?:0|[1-9][0-9]{0,9})\.[0-9]{0,3}[1-9])")
 _LONGEST_CODE = 255  # Characters of the longest format that programs take; `_TOKEN` is slow on longer ones.
 _MOST_DIGITS = 16  # Digits before the point of the largest number that is shown by its format.
 
@@ -99,7 +99,7 @@ def _sections(code: str) -> list[list[re.Match[str]]]:
 
 
 def _plain(value: str) -> str:
-    return value if _WHOLE.fullmatch(value) else f"{float(value):.15g}"
+    return value if _PLAIN.fullmatch(value) else f"{float(value):.15g}"
 
 
 def _digits(number: Decimal, run: str) -> str:
@@ -336,10 +336,7 @@ class _SheetReader:
                     continue
                 letters = cell.get("r", "").rstrip("0123456789")
                 column = _column(letters) if letters else column + 1
-                text = self._value(cell)
-                if not text.isprintable():
-                    text = clean(text)
-                if text := " ".join(text.split()):
+                if text := self._value(cell):
                     values[column] = text
             merged.fill(number, values)
             self._chars += sum(map(len, values.values()))
@@ -349,23 +346,22 @@ class _SheetReader:
                 yield number, number, [values.get(i, "") for i in range(1, max(values) + 1)]
 
     def _value(self, cell: Any) -> str:
-        """Numbers are as the sheet shows them, dates in ISO form."""
+        """One line. Numbers are as the sheet shows them, dates in ISO form."""
         kind = cell.get("t", "n")
-        if kind == "inlineStr":
-            return _cell_text(cell)
-        value = next((child.text or "" for child in cell if child.tag[-1] == "v"), "")
+        child = cell[0] if len(cell) == 1 else next((each for each in cell if each.tag[-1] == "v"), None)
+        value: str = "" if child is None or child.tag[-1] != "v" else child.text or ""
+        if kind == "n" and value:
+            code = self._formats.get(cell.get("s", "0"), "")
+            return value if code == "" and _PLAIN.fullmatch(value) else _line(self._number(value, code))
         if kind == "s":
             return self._strings[int(value)] if value.isdecimal() and int(value) < len(self._strings) else ""
+        if kind == "inlineStr":
+            return _line(_cell_text(cell))
         if kind == "b":
             return "true" if value == "1" else "false"
-        if kind == "e":
-            return ""
-        if kind == "n" and value:
-            return self._number(value, cell.get("s", "0"))
-        return value
+        return "" if kind == "e" else _line(value)
 
-    def _number(self, value: str, style: str) -> str:
-        code = self._formats.get(style, "")
+    def _number(self, value: str, code: str | None) -> str:
         if code is not None:
             return shown(value, code)
         try:
@@ -382,12 +378,19 @@ class _SheetReader:
     def _shared(self, part: str) -> list[str]:
         found: list[str] = []
         for item in self._archive.elements(part, "si"):
-            found.append(_cell_text(item))
+            found.append(_line(_cell_text(item)))
             self._chars += len(found[-1])
             if self._chars > MAX_TEXT_CHARS:
                 raise too_much_text()
         self._chars = 0
         return found
+
+
+def _line(text: str) -> str:
+    """A text as one line. Most cells are a word or a number, which already is one."""
+    if text.isprintable() and " " not in text:
+        return text
+    return " ".join(clean(text).split())
 
 
 def _cell_text(element: Any) -> str:
@@ -402,7 +405,7 @@ def _cell_text(element: Any) -> str:
 
 
 _MERGED = re.compile(
-    rb"<(?:\w{1,20}:)?mergeCell\s[^<>]{0,200}?ref=[\"']([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})[\"']"
+    rb"mergeCell(?<=[<:]mergeCell)\s[^<>]{0,200}?ref=[\"']([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})[\"']"
 )
 _MOST_MERGED, _WIDEST = 100_000, 64
 
@@ -419,6 +422,8 @@ class _MergedCells:
             self._starts.setdefault(int(top), []).append((*columns, int(bottom)))
 
     def fill(self, number: int, values: dict[int, str]) -> None:
+        if not self._open and number not in self._starts:
+            return
         self._open = [each for each in self._open if each[2] >= number]
         starts = self._starts.get(number, ())
         begun = [

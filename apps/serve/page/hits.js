@@ -22,22 +22,27 @@ export function hitRow(hit, open, known = null) {
   ].filter(Boolean);
   const button = el("button", { type: "button", class: "open", onclick: () => open(hit) }, el("bdi", { class: "name" }, name));
   if (hit.title && hit.title !== name) button.append(" ", el("bdi", { class: "titled" }, shown(hit.title)));
+  const more = places(hit, open);
   fill(
     row,
     el("h3", {}, button),
     hit.mail && el("p", { class: "mail", title: hit.mail.thread && `thread:${hit.mail.thread}` }, mailLine(hit.mail)),
     el("p", { class: "snippet" }, marked(hit.snippet || hit.text.slice(0, 240), hit.marks || [])),
-    hit.more && el("p", { class: "facts" }, `${count(hit.more.length, "more place")}: `, places(hit, open)),
+    more.length > 0 && el("p", { class: "facts" }, `${count(more.length, "more place")}: `, more),
     el("p", { class: "facts" }, facts.map((fact, at) => [at > 0 && " · ", fact])),
   );
   if (focused) button.focus({ preventScroll: true });
   return row;
 }
 
-/** The other places of a file's result, the best first, as buttons. */
+/** The other places of a file's result, the best first, as buttons; of several on a page, the best. */
 function places(hit, open) {
-  return hit.more.map((place, at) => {
+  const named = new Map();
+  for (const place of [hit, ...(hit.more ?? [])]) {
     const name = place.page ? `page ${place.page}` : `line ${place.line_start}`;
+    if (!named.has(name)) named.set(name, place);
+  }
+  return [...named].slice(1).map(([name, place], at) => {
     const onclick = () => open({ ...hit, ...place, line: place.line_start });
     return [at > 0 && " · ", el("button", { type: "button", class: "place", onclick }, name)];
   });

@@ -36,11 +36,11 @@ export class Paper {
     canvas.getContext("2d").drawImage(bitmap, 0, 0);
     bitmap.close();
     const button = (label, to) =>
-      el("button", { type: "button", class: "quiet", disabled: to < 1 || to > pages, onclick: () => this.show(to) }, label);
+      el("button", { type: "button", class: "quiet", "aria-label": `${label} page`, disabled: to < 1 || to > pages, onclick: () => this.show(to) }, label);
     const focused = this.node.contains(document.activeElement) ? document.activeElement.textContent : "";
     fill(
       this.node,
-      el("p", { class: "paging" }, button("Previous page", page - 1), el("span", {}, `Page ${page} of ${pages}`), button("Next page", page + 1)),
+      el("p", { class: "paging" }, button("Previous", page - 1), el("span", {}, `Page ${page} of ${pages}`), button("Next", page + 1)),
       canvas,
     );
     this.node.scrollTop = 0;

@@ -321,6 +321,9 @@ def test_a_misspelled_word_is_searched_for_as_the_passages_spell_it(
     monkeypatch.setattr(PassageSource, "resembling", lambda self, word: asked.append(word) or resembling(self, word))
     assert look(together, query, SearchOptions(rerank=False)).hits
     assert sorted(asked) == ["blorfle", "insurrance"], "each is looked up once"
+    with collection.database.write() as db:
+        db.execute("UPDATE files SET due = 1")
+    assert together.spelled(query) == {}, "a file that is not read yet may hold the word"
 
 
 def test_several_collections_spell_as_one_that_holds_all_texts(make: Any) -> None:

@@ -16,7 +16,9 @@ import pytest
 from naive.program import EDGE
 
 from edge.apps.collection.brief import written
+from edge.apps.collection.hits import Hit, Place
 from edge.apps.collection.watching import Watcher
+from edge.apps.commands.search import _further
 from edge.apps.console import ProgressBar
 from edge.text.tokens import expected_tokens, most_tokens
 from tests.apps.commands.conftest import Edge
@@ -196,10 +198,17 @@ def test_what_is_left_out_is_named_with_its_reason(edge: Edge, files_home: Path)
     assert done.stdout.endswith(", 1 incomplete, 1 skipped, 1 failed\n")
     assert f"incomplete: {folder / 'a.zip'}: {left}\n" in done.stderr
     assert edge.json("index", *at)["incomplete"] == 0  # of this run, which has read nothing
+    (folder / "worse.pdf").write_bytes(b"%PDF-1.7\nnothing more")
+    said = edge("index", *at).stderr
+    assert f"failed: {folder / 'worse.pdf'}: " in said
+    assert "a.zip" not in said
+    assert f"failed: {folder / 'bad.pdf'}: " in said, "it counts as failed in each run"
+    (folder / "worse.pdf").unlink()
+    edge("index", *at)
     shown = edge("status", *at).stdout
-    assert f"incomplete  1 file\n  {folder / 'a.zip'}: {left}\n" in shown
-    assert f"skipped     1 file or folder\n  {folder / 'film.mp4'}: the file is binary\n" in shown
-    assert f"failed      1 file\n  {folder / 'bad.pdf'}: " in shown
+    assert f"incomplete  1 file\n  a.zip: {left}\n" in shown
+    assert "skipped     1 file or folder\n  film.mp4: the file is binary\n" in shown
+    assert "failed      1 file\n  bad.pdf: " in shown
     assert edge.json("status", *at)["incomplete"] == [{"path": str(folder / "a.zip"), "reason": left}]
     (result,) = edge.json("search", "snow", *at)["results"]
     assert result["mail"]["subject"] == "note.txt"
@@ -481,3 +490,23 @@ def test_a_list_without_names_says_so(edge: Edge, files_home: Path) -> None:
     done = edge("collections", "list", XDG_DATA_HOME=str(files_home / "unnamed"), HOME=str(files_home / "unnamed"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "edge: no collection has a name; `edge collections add NAME` gives one a name\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "places", "shown"),
+    [
+        ("pdf", [(1, 3), (9, 5), (4, 3), (20, 5), (2, 6)], ["2 more places: p. 5, p. 6"]),
+        ("pdf", [(1, 3), (4, 3)], []),
+        ("text", [(1, None), (9, None), (20, None)], ["2 more places: line 9, line 20"]),
+        ("text", [(1, None)], []),
+    ],
+)
+def test_a_page_is_named_once_among_the_other_places(
+    kind: str, places: list[tuple[int, int | None]], shown: list[str]
+) -> None:
+    best, *more = (Place(line, line, line, page, 0.5) for line, page in places)
+    hit = Hit(
+        id=1, path="/a", line_start=best.line_start, line_end=best.line_end, page=best.page, score=0.5, snippet="",
+        text="", title="", kind=kind, context="", file=1, ordinals=(0, 0), more=tuple(more),
+    )  # fmt: skip
+    assert list(_further(hit)) == shown

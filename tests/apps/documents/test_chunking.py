@@ -7,6 +7,8 @@ import importlib.resources
 import itertools
 import math
 import random
+import re
+import string
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +34,25 @@ def paragraphs(*words: int) -> list[Block]:
 
 def sizes(chunks: list[Chunk]) -> list[int]:
     return [len(chunk.text.split()) for chunk in chunks]
+
+
+def pieces_of_runs(text: str) -> float:
+    """The word pieces of a text, run by run."""
+    found = 0.0
+    for run in re.findall(r"[A-Za-z]{1,24}|[0-9]{1,24}|[!-/:-@\[-`{-~]|[^\x00-\x7f]", text):
+        if run[0].isascii() and run[0].isalpha():
+            found += 1 + 0.12 * min(max(len(run) - 3, 0), 7) + 0.5 * max(len(run) - 10, 0)
+        elif run[0].isascii() and run[0].isdecimal():
+            found += max(1, 0.5 * len(run))
+        else:
+            found += 1 + ("\uac00" <= run <= "\ud7a3") + 2 * ("\u00c0" <= run <= "\u024f")
+    return found
+
+
+@given(st.text(st.sampled_from(f"{string.printable}\x00\x7f\x80\xdf\xe9\u024f\u0250\u05d0\ud55c\u6f22\ud800\U0001f600"))
+       | st.text() | st.integers(0, 200).map(lambda n: "x" * n + "7" * (200 - n)))  # fmt: skip
+def test_the_estimate_is_that_of_each_run(text: str) -> None:
+    assert math.isclose(estimate_pieces(text), pieces_of_runs(text), abs_tol=1e-9)
 
 
 def test_small_neighbours_are_merged() -> None:

@@ -79,9 +79,9 @@ WRITTEN = {
     "iso2022_jp": (JAPANESE, "iso-2022-jp csiso2022jp"),
     "cp949": ("도서관은 금요일에 엽니다. 똠방각하 펲시콜라\n", "euc-kr ks_c_5601-1987 korean windows-949"),
     "iso2022_kr": ("도서관은 금요일에 엽니다.\n", "iso-2022-kr"),
-    "gb18030": ("图书馆星期五开门，價錢是€五。\n", "gb2312 gbk x-gbk gb18030 chinese"),
+    "gb18030": ("图书馆星期五开门，價錢是€五。\n", "gb2312 gbk x-gbk gb18030 chinese windows-936"),
     "hz": ("图书馆星期五开门。\n", "hz-gb-2312"),
-    "big5hkscs": ("圖書館星期五開門，喺度買嘢。\n", "big5 big5-hkscs x-x-big5 cn-big5"),
+    "big5hkscs": ("圖書館星期五開門，喺度買嘢。\n", "big5 big5-hkscs x-x-big5 cn-big5 windows-950"),
     "utf_16_le": (RUSSIAN, "utf-16le utf-16 unicode"),
     "utf_7": (RUSSIAN, "utf-7 unicode-1-1-utf-7"),
 }

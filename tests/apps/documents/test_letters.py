@@ -18,7 +18,11 @@ _RTF = (
     + b"0123456789abcdef" * 40
     + b"\n"
     + b"89504e470d0a1a0a" * 40
-    + rb"}Caf\'e9 and " + "naïve".encode("cp1252") + rb"\par\trowd Region\cell Rain\cell\row North\cell 112\cell\row}"
+    + rb"}{\pict\wmetafile8\bin4 "
+    + b"}\xff\\{"
+    + rb"}{\pict\jpegblip\bin ffd8}Caf\'e9 and "
+    + "naïve".encode("cp1252")
+    + rb"\par\trowd Region\cell Rain\cell\row North\cell 112\cell\row}"
 )  # fmt: skip
 _END = -2
 """The end of a chain of sectors (MS-CFB, 2.1)."""
@@ -64,17 +68,25 @@ def compound_file(streams: Mapping[str, bytes]) -> bytes:
     return header + struct.pack("<109i", len(fat) - 1, *[-1] * 108) + sectors + table
 
 
-def properties(header: bytes, texts: Mapping[int, str | bytes]) -> tuple[bytes, dict[str, bytes]]:
+class EightBit(bytes):
+    """A text of a message that is not in Unicode."""
+
+
+def properties(header: bytes, texts: Mapping[int, str | bytes | int]) -> tuple[bytes, dict[str, bytes]]:
     """The stream of properties (MS-OXMSG, 2.4) and the streams of their values."""
     rows, values = header, dict[str, bytes]()
     for identity, value in texts.items():
+        if isinstance(value, int):
+            rows += struct.pack("<HHIII", 0x0003, identity, 6, value, 0)
+            continue
         kind, data = (0x001F, value.encode("utf-16-le")) if isinstance(value, str) else (0x0102, value)
+        kind = 0x001E if isinstance(value, EightBit) else kind
         rows += struct.pack("<HHIII", kind, identity, 6, len(data), 0)
         values[f"__substg1.0_{identity:04X}{kind:04X}"] = data
     return rows, values
 
 
-def outlook(texts: Mapping[int, str | bytes], attached: Mapping[int, str | bytes]) -> bytes:
+def outlook(texts: Mapping[int, str | bytes | int], attached: Mapping[int, str | bytes | int]) -> bytes:
     rows, values = properties(struct.pack("<8xIIII8x", 0, 1, 0, 1), texts)
     inner, inner_values = properties(bytes(8), attached)
     folder = "__attach_version1.0_#00000000"
@@ -105,8 +117,28 @@ def test_a_message_of_outlook(read: Read) -> None:
     assert document.mails == {
         0: Mail('"Ann Reed" <ann@example.org>', "", "Keys", "2025-03-03T10:00:00+00:00", "1@a", "1@a")
     }
+    written = read("b.msg", b"From: ann@example.org\nTo: bo@example.org\nSubject: Keys\n\nUnder the mat.\n")
+    assert written.mails[0].subject == "Keys"
     with pytest.raises(Skipped, match="an old binary Office file"):
         read("a.dot", data)
+
+
+@pytest.mark.parametrize(
+    ("page", "encoding", "subject"),
+    [(65001, "cp1252", "Schlüssel für Jörg"), (950, "big5", "格式測試"), (1252, "cp1252", "Schlüssel")],
+)
+@pytest.mark.parametrize("body", [0x1000, 0x1013])
+def test_a_message_of_outlook_may_name_a_false_encoding(
+    read: Read, page: int, encoding: str, subject: str, body: int
+) -> None:
+    text = f"{subject} 12".encode(encoding)
+    said: dict[int, str | bytes | int] = {
+        0x3FFD: page, 0x3FDE: page, 0x0037: EightBit(subject.encode(encoding)),
+        body: EightBit(text) if body == 0x1000 else b"<p>" + text + b"</p>",
+    }  # fmt: skip
+    document = read("a.msg", outlook(said, {}))
+    assert document.title == subject
+    assert [block.text for block in document.blocks][1] == f"{subject} 12"
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,10 @@ def nested(depth: int) -> bytes:
         (zipped({f"{at}.txt": b"a" * 90_000 for at in range(9)}), "unpacks to more than"),
         (zipped({f"{at}.txt": "x" for at in range(120)}), "more than 100 members"),
         (zipped({"a.txt": ""}), "no members"),
+        (
+            re.sub(rb"(?s)(PK\x01\x02.{6}).", rb"\g<1>" + b"\x06", zipped({"a.txt": "x"})),
+            "compressed in a way that is not",
+        ),
         (zipped({"a.txt": "long enough to be damaged by a cut"})[:-60], "damaged archive"),
         (gzip.compress(b"words " * 99)[:-30], "damaged|left out"),
     ],

@@ -101,6 +101,7 @@ _ODF_RAIN = (
     ("name", "data", "expected"),
     [
         ("a.xlsx", xlsx(_RAIN, "A2:A3"), ["Region: Northfjord\nMonth: July\nRain: 112"]),
+        ("text.xlsx", xlsx([["Key", "mergeCell ref='A2:A3'"], ["b", "c"], ["", "d"]]), ["mergeCell ref='A2:A3': d"]),
         ("title.xlsx", xlsx([["Rain"], [""], *_RAIN], "A1:C2", "A4:A5"), ["Rain", "Region | Month | Rain"]),
         (
             "groups.xlsx",

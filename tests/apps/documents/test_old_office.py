@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,6 +49,19 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "a.doc").write_bytes(OLE + b"x" * 600)
     monkeypatch.setitem(sys.modules, "office_oxide", None)
     with OpenedFile(tmp_path / "a.doc") as file, pytest.raises(Skipped, match=r"edge-rag\[office\]"):
+        old_office.extract(file)
+
+
+def test_a_thread_that_does_not_fit_is_a_lack_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the file is read by a new worker. One that has read other files may have no room left for its stack."""
+    library = pytest.importorskip("office_oxide")
+
+    def no_thread(*_: object) -> None:
+        raise library.OfficeOxideError("unsupported format: thread spawn failed: Resource temporarily unavailable")
+
+    monkeypatch.setattr(library, "Document", SimpleNamespace(from_bytes=no_thread))
+    (tmp_path / "a.xls").write_bytes(OLE + b"x" * 600)
+    with OpenedFile(tmp_path / "a.xls") as file, pytest.raises(MemoryError):
         old_office.extract(file)
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import openpyxl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from making.office_files import rewritten, saved
 from odf import draw, style, table, text
 from odf.opendocument import OpenDocumentPresentation, OpenDocumentSpreadsheet, OpenDocumentText
 
-from edge.apps.documents import archive
+from edge.apps.documents import archive, tables
 from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
 from edge.errors import InputError
 
@@ -87,6 +89,11 @@ def test_numbers_are_as_the_sheet_shows_them(read: Read, value: float, code: str
     sheet["A1"] = value
     sheet["A1"].number_format = code
     assert [block.text for block in read("a.xlsx", saved(book)).blocks] == [expected]
+
+
+@given(st.from_regex(r"-?[0-9]{1,12}(\.[0-9]{0,6})?", fullmatch=True))
+def test_a_number_without_a_format_has_its_shortest_form(stored: str) -> None:
+    assert tables.shown(stored, "") == (stored if "." not in stored else f"{float(stored):.15g}")
 
 
 def test_values_of_formulas_and_shared_strings(read: Read, workbook: Any) -> None:

@@ -12,7 +12,13 @@ from edge.apps.memory import searching
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.records import Record, read_records
 from edge.apps.memory.searching import (
-    REPLIED, REPLY, SHARE, beside_their_conversations, central_sentences, conversation_scores, said_before_replies,
+    REPLIED,
+    REPLY,
+    SHARE,
+    beside_their_conversations,
+    central_sentences,
+    conversation_scores,
+    said_before_replies,
 )  # fmt: skip
 from edge.errors import InputError
 from tests.apps.memory.conftest import Make
