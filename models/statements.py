@@ -1,5 +1,6 @@
 """A small model of pairs of statements: the probability that what was said later ends what was said before. An encoder
-of two layers over the words of both, with numpy; `models/training/judge.py` fits it."""
+of two layers over the words of both, with numpy; `models/training/judge.py` fits it. A word's vector is that of a large
+embedder, made short, beside a shorter one that was fitted: words that no training text held have meaning, too."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +37,6 @@ _TOGETHER = 12
 
 _ABSENT = -1e4
 _EPSILON = 1e-5
-_WORD_NBYTES = 120
-"""Bytes of a word in the vocabulary, which are two objects and a place in a dictionary."""
-
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
@@ -66,6 +64,23 @@ def alike(one: str, other: str) -> bool:
     return common >= max(3, len(shorter) - 2) and common >= len(longer) - 4
 
 
+class Vocabulary(Protocol):
+    """The numbers of words and stems by their keys, from 1."""
+
+    def get(self, key: int, absent: int, /) -> int: ...
+
+
+class SortedVocabulary:
+    """`keys` ascend. A dictionary of as many words would need 3 MB."""
+
+    def __init__(self, keys: npt.NDArray[np.uint32]) -> None:
+        self.keys = keys
+
+    def get(self, key: int, absent: int, /) -> int:
+        place = int(np.searchsorted(self.keys, np.uint32(key)))
+        return place + 1 if place < len(self.keys) and self.keys[place] == key else absent
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """A pair as numbers: ids of words and stems [words], places, `FLAGS` [words, flags], common [words, words]."""
@@ -77,7 +92,7 @@ class Encoded:
     common: Floats
 
 
-def encode(old: Sequence[str], new: Sequence[str], vocabulary: Mapping[int, int]) -> Encoded:
+def encode(old: Sequence[str], new: Sequence[str], vocabulary: Vocabulary) -> Encoded:
     """The pair of two statements' words."""
     spelled = [*old, *new]
     small = [word.casefold() for word in spelled]
@@ -114,14 +129,16 @@ class StatementModel:
 
     def __init__(self, weights: Mapping[str, npt.NDArray[Any]]) -> None:
         """Takes the arrays of a file that `save` wrote; ValueError or KeyError if they are no such model."""
-        self._vocabulary = {int(word): number for number, word in enumerate(weights["words"].tolist(), 1)}
-        self._weights = {name: np.asarray(array, np.float32) for name, array in weights.items() if name != "words"}
-        vectors = self._weights.pop("vectors") * self._weights.pop("scale")
-        self._weights["words"] = np.vstack((np.zeros_like(vectors[:1]), vectors))  # the first one is unknown
+        self._vocabulary = SortedVocabulary(np.asarray(weights["words"], np.uint32))
+        vectors = np.asarray(weights["vectors"], np.int8)
+        self._vectors = np.vstack((np.zeros_like(vectors[:1]), vectors))  # the first one is unknown
+        self._weights = {
+            name: np.asarray(array, np.float32) for name, array in weights.items() if name not in ("words", "vectors")
+        }
         self._layers, self._heads = self._weights["bias"].shape
         attention = _TOGETHER * (2 * LONGEST + 1) ** 2 * np.dtype(np.float32).itemsize * (3 * self._heads + 2)
-        held = sum(array.nbytes for array in self._weights.values()) + _WORD_NBYTES * len(self._vocabulary)
-        self.nbytes = held + attention
+        known = self._vectors.nbytes + self._vocabulary.keys.nbytes
+        self.nbytes = sum(array.nbytes for array in self._weights.values()) + known + attention
 
     @classmethod
     def open(cls, path: Path | None = None) -> StatementModel:
@@ -153,10 +170,10 @@ class StatementModel:
         newer = np.zeros((count, longest), np.float32)
         absent = np.full((count, longest), _ABSENT, np.float32)
         x[:, 0] = own["cls"]
-        table = own["words"]
+        up = own["up.weight"].T * own["scale"][:, None]
         for row, pair in enumerate(encoded):
             end = 1 + len(pair.ids)
-            looked = (table[pair.ids] + table[pair.stems]) @ own["up.weight"].T
+            looked = self._vectors[np.where(pair.ids > 0, pair.ids, pair.stems)] @ up
             x[row, 1:end] = looked + own["pos"][pair.places] + pair.flags @ own["flag.weight"].T + own["flag.bias"]
             common[row, 1:end, 1:end], newer[row, 1:end], absent[row, :end] = pair.common, pair.flags[:, 0], 0
         across = (newer[:, :, None] != newer[:, None, :]).astype(np.float32)
@@ -184,13 +201,14 @@ class StatementModel:
         return np.asarray(scaled * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"], np.float32)
 
 
-def save(path: Path, vocabulary: Sequence[str], weights: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Stores a model: the vectors of its words [words, dim] (`vectors`) in eight bits, other weights in sixteen."""
-    vectors = np.asarray(weights["vectors"], np.float32)
+def save(path: Path, keys: Sequence[int], weights: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Stores a model: the vectors of its words and stems [keys, dim] (`vectors`) in eight bits, other weights in
+    sixteen."""
+    vectors, order = np.asarray(weights["vectors"], np.float32), np.argsort(np.array(keys, np.uint32))
     scale = np.abs(vectors).max(axis=0) / 127
     stored: dict[str, Any] = {
         name: np.asarray(array, np.float16) for name, array in weights.items() if name != "vectors"
     }
-    stored |= {"words": np.array([key(word) for word in vocabulary], np.uint32), "scale": scale.astype(np.float32)}
-    stored["vectors"] = np.rint(vectors / scale).astype(np.int8)
+    stored |= {"words": np.array(keys, np.uint32)[order], "scale": scale.astype(np.float32)}
+    stored["vectors"] = np.rint(vectors / scale).astype(np.int8)[order]
     np.savez_compressed(path, **stored)

@@ -45,6 +45,7 @@ NOT_RUN = {
     "--cluster": "needs Ray",
     ".venv/bin/": "runs the tests themselves",
     ".ci/run": "runs the tests themselves",
+    "wordfreq": "needs a package that only training needs",
     **({} if find_spec("mcp") else {"edge install": "needs the extra mcp"}),
     **({} if find_spec("llama_cpp") else {"--llm model.gguf": "needs the extra llm"}),
 }

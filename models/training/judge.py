@@ -1,7 +1,7 @@
 """Fits the model of pairs of statements: ``python -m edge.models.training.judge --out models/statements.npz``.
 
-It learns from pairs that `updates` makes, and sees none twice. With ``--held``, a sixth of the ways to say a change is
-held back, and what it finds among these is printed.
+It learns from pairs that `updates` makes, and sees none twice. ``--vectors`` names a file of `words` and their
+`vectors` [words, dim] by an embedder of many languages, most frequent words first.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import math
 import random
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -22,30 +24,74 @@ from edge.models.statements import FLAGS, LONGEST, STEM, Encoded, encode, key, s
 
 from .updates import Pair, pairs, spoken
 
-WORDS, VECTOR, WIDTH, LAYERS, HEADS = 5_300, 10, 32, 2, 4
-"""The size of the model: words that it knows, the width of their vectors and of its layers."""
+GIVEN, FITTED, WIDTH, LAYERS, HEADS = 24, 8, 48, 2, 4
+"""The size of the model: the width of a word's vector that the embedder gave, and of the one that is fitted; of its
+layers."""
+
+_MEANT = 3
+"""The most frequent words of a stem whose mean is the stem's vector."""
+
+_PRINCIPAL = 15_000
+"""The most frequent words, whose principal axes all get."""
 
 _BATCH = 128
 _NEAR = 16 * _BATCH
 _BLOCK = 24 * _NEAR
 _RATE = 3e-3
 _DROPOUT = 0.05
-_FREQUENT, _UNKNOWN = 250, 0.12
-"""Of other words than the most frequent ones, this share is unknown in a step, as names and rare words are later."""
+_FREQUENT, _UNKNOWN, _GIVEN_ALONE = 400, 0.08, 0.3
+"""Of other words than the most frequent ones, these shares are unknown in a step, as names and rare words are later, or
+known by the embedder's vector alone, as words that no pattern holds."""
 
 _BIAS = (4.0, 2.0, 0.0, -1.0)
 """How much a head looks at the same word of the other statement, at first."""
 
 
+@dataclass(frozen=True)
+class Words:
+    """What the model knows: the numbers of words and stems by key, their vectors [1 + words, `GIVEN`], those that have
+    fitted vectors, too, because a pattern or list of `updates` holds them, and those that are `frequent` there."""
+
+    numbers: Mapping[int, int]
+    vectors: Tensor
+    fitted: Tensor
+    frequent: Tensor
+
+
+def known(spelled: Sequence[str], vectors: npt.NDArray[np.float32], made: Sequence[Pair]) -> Words:
+    """The words with their principal components, and the stems of the longer ones."""
+    centred = vectors - vectors.mean(0)
+    axes = np.linalg.svd(centred[:_PRINCIPAL], full_matrices=False)[2][:GIVEN]
+    short = centred @ axes.T
+    short /= short.std(0).mean()
+    stems = defaultdict[str, list[Any]](list)
+    for word, vector in zip(spelled, short, strict=True):
+        if len(word) > STEM:
+            stems[stem(word)].append(vector)
+    found = dict(zip(map(key, spelled), short, strict=True))
+    found = {key(one): np.mean(several[:_MEANT], 0) for one, several in stems.items()} | found
+    numbers = {one: number for number, one in enumerate(found, 1)}
+    told, counts = spoken(), Counter[str]()
+    for pair in made:
+        counts.update(word for text in (pair.old, pair.new) for word in map(str.casefold, words(text)) if word in told)
+    fitted, frequent = (torch.zeros(len(found) + 1, dtype=torch.bool) for _ in range(2))
+    fitted[[numbers[one] for word in told for one in (key(word), key(stem(word))) if one in numbers]] = True
+    often = (key(word) for word, _ in counts.most_common(_FREQUENT))
+    frequent[[numbers[one] for one in often if one in numbers]] = True
+    given = np.vstack([np.zeros(GIVEN), *found.values()])
+    return Words(numbers, torch.tensor(given, dtype=torch.float32), fitted, frequent)
+
+
 class Network(nn.Module):
     """The model as `edge.models.statements` computes it."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, known: Words) -> None:
         super().__init__()
-        self.vectors = nn.Embedding(count + 1, VECTOR, padding_idx=0)
-        nn.init.normal_(self.vectors.weight, std=0.3)
-        self.vectors.weight.data[0] = 0
-        self.up = nn.Linear(VECTOR, WIDTH, bias=False)
+        self.known = known
+        self.own = nn.Embedding(len(known.vectors), FITTED, padding_idx=0)
+        nn.init.normal_(self.own.weight, std=0.3)
+        self.own.weight.data[~known.fitted] = 0
+        self.up = nn.Linear(GIVEN + FITTED, WIDTH, bias=False)
         self.pos = nn.Parameter(torch.randn(LONGEST, WIDTH) * 0.1)
         self.flag = nn.Linear(len(FLAGS), WIDTH)
         self.cls = nn.Parameter(torch.randn(WIDTH) * 0.3)
@@ -67,8 +113,12 @@ class Network(nn.Module):
     ) -> Tensor:
         """The log-odds [pairs] that the newer statement ends the older one."""
         count, longest = ids.shape
-        known = self.up(self.vectors(ids) + self.vectors(stems))
-        x = known + self.pos[places] + self.flag(flags)
+        own = self.known.fitted.clone()
+        if self.training:
+            own &= self.known.frequent | (torch.rand(len(own)) >= _GIVEN_ALONE)
+        row = torch.where(ids > 0, ids, stems)
+        x = self.up(torch.cat((self.known.vectors[row], self.own(row * own[row])), -1))
+        x = x + self.pos[places] + self.flag(flags)
         x = self.drop(torch.cat((self.cls.expand(count, 1, WIDTH), x), 1))
         shared = nn.functional.pad(common, (1, 0, 1, 0))
         newer = nn.functional.pad(flags[:, :, 0], (1, 0))
@@ -88,17 +138,6 @@ class Network(nn.Module):
         return found
 
 
-def vocabulary(made: Sequence[Pair]) -> list[str]:
-    """The most frequent words and stems, without names and others that are values alone."""
-    told, counts = spoken(), Counter[str]()
-    for pair in made:
-        for text in (pair.old, pair.new):
-            for word in sorted({word.casefold() for word in words(text)}):
-                if word in told:
-                    counts.update([word, stem(word)] if len(word) > STEM else [word])
-    return [word for word, _ in counts.most_common(WORDS)]
-
-
 def batch(encoded: Sequence[Encoded]) -> list[Tensor]:
     """The arguments of `Network.forward`, padded."""
     count, longest = len(encoded), max(len(pair.ids) for pair in encoded)
@@ -114,11 +153,11 @@ def batch(encoded: Sequence[Encoded]) -> list[Tensor]:
     return [torch.from_numpy(array) for array in (*numbers, flags, common, there)]
 
 
-def forgetful(given: list[Tensor], count: int) -> list[Tensor]:
+def forgetful(given: list[Tensor], known: Words) -> list[Tensor]:
     """The arguments with some words unknown, the same ones in both statements of a pair."""
     ids, stems, places, flags, common, there = given
-    share = torch.where(torch.arange(count + 1) < _FREQUENT, 0.01, _UNKNOWN)
-    gone = (torch.rand(count + 1) < share)[ids]
+    share = torch.where(known.frequent, 0.01, _UNKNOWN)
+    gone = (torch.rand(len(share)) < share)[ids]
     both = gone & (torch.rand(ids.shape) < 0.5)
     ids, stems = ids.masked_fill(gone, 0), stems.masked_fill(both, 0)
     flags = flags.clone()
@@ -136,21 +175,18 @@ def batches(made: Sequence[Pair]) -> Iterator[Sequence[Pair]]:
         yield from (near[place : place + _BATCH] for place in places)
 
 
-def fit(blocks: int, held: bool | None) -> tuple[list[str], Network]:
+def fit(blocks: int, known: Words) -> Network:
     """Fits on so many blocks of 49,152 pairs."""
-    torch.manual_seed(5)
-    known = vocabulary(list(pairs(_BLOCK, 11, held)))
-    numbers = {key(word): number for number, word in enumerate(known, 1)}
-    network = Network(len(known))
+    network = Network(known)
     steps = blocks * (_BLOCK // _BATCH)
     optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=steps, pct_start=0.1)
     for block in range(blocks):
-        made = list(pairs(_BLOCK, 1_000 + block, held))
+        made = list(pairs(_BLOCK, 1_000 + block))
         total = 0.0
         for some in batches(made):
-            encoded = [encode(words(pair.old), words(pair.new), numbers) for pair in some]
-            odds = network(*forgetful(batch(encoded), len(known)))
+            encoded = [encode(words(pair.old), words(pair.new), known.numbers) for pair in some]
+            odds = network(*forgetful(batch(encoded), known))
             loss = nn.functional.binary_cross_entropy_with_logits(odds, torch.tensor([pair.ends for pair in some]))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -159,21 +195,31 @@ def fit(blocks: int, held: bool | None) -> tuple[list[str], Network]:
             schedule.step()
             total += float(loss.detach()) / (len(made) // _BATCH)
         print(f"block {block + 1} of {blocks}: loss {total:.4f}", flush=True)
-    return known, network.eval()
+    return network.eval()
+
+
+def table(network: Network) -> npt.NDArray[np.float32]:
+    """The vectors of the words and stems, [words, `GIVEN` + `FITTED`]."""
+    own = network.own.weight * network.known.fitted[:, None]
+    whole: npt.NDArray[np.float32] = torch.cat((network.known.vectors, own), 1)[1:].detach().numpy()
+    return whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fits and stores the model."""
     parser = argparse.ArgumentParser(prog="edge.models.training.judge", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--blocks", type=int, default=14, help="of 49,152 pairs")
-    parser.add_argument("--held", action="store_true", help="hold back a sixth of the ways to say a change")
+    parser.add_argument("--vectors", type=Path, required=True, help="an .npz of words and their vectors")
+    parser.add_argument("--blocks", type=int, default=32, help="of 49,152 pairs")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    known, network = fit(options.blocks, False if options.held else None)
-    weights = {name: array.numpy() for name, array in network.state_dict().items()}
-    save(options.out, known, weights | {"vectors": weights.pop("vectors.weight")[1:]})
+    torch.manual_seed(6)
+    with np.load(options.vectors) as file:
+        some = known(file["words"].tolist(), file["vectors"].astype(np.float32), list(pairs(_BLOCK, 11)))
+    network = fit(options.blocks, some)
+    weights = {name: array.numpy() for name, array in network.state_dict().items() if name != "own.weight"}
+    save(options.out, list(some.numbers), weights | {"vectors": table(network)})
     return 0
 
 
