@@ -53,7 +53,6 @@ from edge.config import format_size
 from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.index import VectorIndex
 from edge.ivf.maintenance.work import Write
-from edge.kv_cache.store import STATES, forget_states
 from edge.streaming.forwarding import SLACK
 from edge.trace import Trace
 
@@ -252,6 +251,8 @@ class CollectionWriter:
     def end_erasure(self) -> None:
         """Writes the files of the collection anew, and removes the KV states of all documents, whose tokens are
         texts."""
+        from edge.kv_cache.store import STATES, forget_states  # searches of projects do without
+
         with self._lock():
             forget_states(self._scratch / STATES)
             finish(self._database, lambda: self._compact(None))
