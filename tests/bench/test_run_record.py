@@ -341,7 +341,7 @@ def held(task: dict[str, Any]) -> dict[str, Any]:
     return {"pid": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"], "held": len(data)}
 
 
-held.__module__ = "bench.test_harness"  # as a process that pytest has not started imports it
+held.__module__ = "bench.test_run_record"  # as a process that pytest has not started imports it
 
 
 def test_a_function_runs_in_a_process_of_its_own() -> None:

@@ -170,13 +170,6 @@ def test_python(read: Read) -> None:
     ]  # fmt: skip
 
 
-def test_python_of_another_version_is_read_as_code(read: Read) -> None:
-    assert shape(read("a.py", "def f(x):\n    print x\n\ndef g(x):\n    exec x\n")) == [
-        (1, 2, "code", ("f",)),
-        (4, 5, "code", ("g",)),
-    ]
-
-
 def test_a_coding_cookie_counts(read: Read) -> None:
     document = read("a.py", "# -*- coding: iso-8859-2 -*-\nname = 'źródło'\n".encode("iso8859_2"))  # type: ignore[arg-type]
     assert "źródło" in document.blocks[0].text
@@ -208,9 +201,11 @@ def test_heads_of_functions_and_types(read: Read, suffix: str, source: str, name
     assert document.blocks[0].path == ((name,) if name else ())
 
 
-def test_code_is_cut_at_the_margin_after_blank_lines(read: Read) -> None:
+def test_other_code_is_cut_at_the_margin_after_blank_lines(read: Read) -> None:
     text = "/* about */\nint a(void)\n{\n    x;\n\n    y;\n\n}\n\nint b(void)\n{\n}\n"
     assert shape(read("a.c", text)) == [(1, 8, "code", ("a",)), (10, 12, "code", ("b",))]
+    other = "def f(x):\n    print x\n\ndef g(x):\n    exec x\n"
+    assert shape(read("a.py", other)) == [(1, 2, "code", ("f",)), (4, 5, "code", ("g",))], "an older Python"
 
 
 def test_minified_code_is_left_out(read: Read) -> None:

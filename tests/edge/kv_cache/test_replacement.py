@@ -36,18 +36,15 @@ def test_cost_is_the_average_over_those_who_computed() -> None:
     assert Usage().cost == 0.0
 
 
-def test_pgdsf_is_clock_plus_frequency_times_cost() -> None:
+def test_pgdsf_is_the_highest_priority_ever_evicted_plus_frequency_times_cost() -> None:
     policy = PGDSF()
+    policy.resumed([])
+    assert policy.clock == 0.0
     assert policy.used(usage_of(4, 0.5)) == pytest.approx(2.0)
-    policy.evicted(3.0)
-    assert policy.used(usage_of(4, 0.5)) == pytest.approx(5.0)
-
-
-def test_the_clock_is_the_highest_priority_ever_evicted() -> None:
-    policy = PGDSF()
-    for priority in (2.0, 5.0, 3.0):
+    for priority in (2.0, 3.0, 1.0):
         policy.evicted(priority)
-    assert policy.clock == 5.0
+    assert policy.clock == 3.0
+    assert policy.used(usage_of(4, 0.5)) == pytest.approx(5.0)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1))
@@ -56,12 +53,6 @@ def test_a_resumed_tier_evicts_what_it_would_have_and_ages_it(priorities: list[f
     policy.resumed(priorities)
     newcomer = policy.used(usage_of(0))
     assert newcomer == min(priorities), "what comes anew is worth no less than the least, and no more than it must"
-
-
-def test_an_empty_tier_resumes_at_zero() -> None:
-    policy = PGDSF()
-    policy.resumed([])
-    assert policy.clock == 0.0
 
 
 def test_lru_ranks_by_the_order_of_use_across_runs() -> None:
@@ -162,36 +153,21 @@ def in_order(rig: Rig, documents: list[StateSegment], scores: list[float], *, to
     return cached_first(scores, cached, tolerance=tolerance)
 
 
-def test_without_a_tie_the_order_stays() -> None:
+def test_of_documents_about_as_relevant_those_in_the_cache_come_first() -> None:
+    assert in_order(Rig(), POOL, [1.0] * 5) == [0, 1, 2, 3, 4], "nothing is cached"
+    assert in_order(Rig(), [], []) == []
     rig = Rig()
     rig.ask([SYSTEM, POOL[1], POOL[0]])
-    assert in_order(rig, POOL[:2], [0.9, 0.8]) == [0, 1]
-
-
-def test_equals_begin_with_what_is_cached() -> None:
-    rig = Rig()
-    rig.ask([SYSTEM, POOL[2], POOL[1]])
-    assert in_order(rig, POOL[:4], [0.9, 0.9, 0.9, 0.9]) == [2, 1, 0, 3]
-
-
-def test_the_caller_says_how_much_relevance_may_differ() -> None:
-    rig = Rig()
-    rig.ask([SYSTEM, POOL[1], POOL[0]])
+    assert in_order(rig, POOL[:2], [0.9, 0.8]) == [0, 1], "no tie"
     assert in_order(rig, POOL[:2], [0.9, 0.8], tolerance=0.1 + 1e-9) == [1, 0]
     assert in_order(rig, POOL[:3], [0.9, 0.85, 0.78], tolerance=0.1) == [1, 0, 2]
     rig.ask([SYSTEM, POOL[2], POOL[1], POOL[0], POOL[3]])
     assert in_order(rig, POOL[:3], [0.9, 0.85, 0.78], tolerance=0.1) == [1, 0, 2], "0.78 is too far"
-
-
-def test_with_nothing_cached_the_order_stays() -> None:
     rig = Rig()
-    assert in_order(rig, POOL, [1.0] * 5) == [0, 1, 2, 3, 4]
-    assert in_order(rig, [], []) == []
-
-
-def test_scores_must_not_ascend() -> None:
+    rig.ask([SYSTEM, POOL[2], POOL[1]])
+    assert in_order(rig, POOL[:4], [0.9, 0.9, 0.9, 0.9]) == [2, 1, 0, 3]
     with pytest.raises(InputError, match="2 documents"):
-        in_order(Rig(), POOL[:2], [0.5, 0.6])
+        in_order(rig, POOL[:2], [0.5, 0.6])
 
 
 def cached_beginning(rig: Rig, documents: list[StateSegment]) -> int:
