@@ -93,7 +93,7 @@ class Advance:
     def _say(self, within: int = 0) -> None:
         done, total = self._done + within, self.total
         about = "about " if any(self._left.values()) else ""
-        passages = f"{done:,} of {about}{counted(total, 'passage')} searchable"
+        passages = f"{done:,} of {about}{counted(total, 'passage')} searchable by meaning"
         place = f"{self._files:,} of {counted(self._of, 'file')} read, {passages}"
         self._tell(done, total, f"{place}: {self._name}" if self._name else place)
 

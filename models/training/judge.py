@@ -24,7 +24,7 @@ from edge.models.statements import FLAGS, LONGEST, STEM, Encoded, encode, key, s
 
 from .updates import Pair, pairs, spoken
 
-GIVEN, FITTED, WIDTH, LAYERS, HEADS = 24, 8, 48, 2, 4
+GIVEN, FITTED, WIDTH, LAYERS, HEADS = 24, 8, 64, 2, 4
 """The size of the model: the width of a word's vector that the embedder gave, and of the one that is fitted; of its
 layers."""
 
@@ -38,7 +38,7 @@ _BATCH = 128
 _NEAR = 16 * _BATCH
 _BLOCK = 24 * _NEAR
 _RATE = 3e-3
-_DROPOUT = 0.05
+_DROPOUT = 0.1
 _FREQUENT, _UNKNOWN, _GIVEN_ALONE = 400, 0.08, 0.3
 """Of other words than the most frequent ones, these shares are unknown in a step, as names and rare words are later, or
 known by the embedder's vector alone, as words that no pattern holds."""
@@ -210,11 +210,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="edge.models.training.judge", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--vectors", type=Path, required=True, help="an .npz of words and their vectors")
-    parser.add_argument("--blocks", type=int, default=32, help="of 49,152 pairs")
+    parser.add_argument("--blocks", type=int, default=28, help="of 49,152 pairs")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    torch.manual_seed(6)
+    torch.manual_seed(5)
     with np.load(options.vectors) as file:
         some = known(file["words"].tolist(), file["vectors"].astype(np.float32), list(pairs(_BLOCK, 11)))
     network = fit(options.blocks, some)

@@ -190,7 +190,11 @@ class Maker:
         old, ends, others = rng.choice(self.language.told)
         ended = rng.random() < 0.45
         new = rng.choice(ends if ended else others)
-        if ended and rng.random() < 0.2 and (of_another := self._of_another(new)) != new:
+        chance = rng.random()
+        if chance < 0.1:  # what ends something else
+            said, others, _ = rng.choice(self.language.told)
+            new, ended = rng.choice(others), said == old
+        elif ended and chance < 0.3 and (of_another := self._of_another(new)) != new:
             new, ended = of_another, False
         slots: dict[str, str] = {}
         n = rng.randint(2, 80)

@@ -1,6 +1,6 @@
 """`supersession`: counts what a memory's judge ends rightly and wrongly, in pairs of statements, and whether the newer
-statement is found first. Two sets: pairs of forms that people use for changes, in five languages, and pairs after
-public complaints about other memories, in eight."""
+statement is found first. Three sets: pairs of forms that people use for changes, in five languages, pairs after
+public complaints about other memories, in eight, and pairs by another author, in six."""
 
 from __future__ import annotations
 
@@ -46,6 +46,13 @@ def pairs() -> Iterator[Pair]:
         language, _, ends, old, new = line.split("\t")
         sealed = hashlib.md5(f"{old}\t{new}".encode()).digest()[0] & 1
         yield Pair("sealed" if sealed else "open", language, ends == "1", old, new)
+
+
+def strangers() -> Iterator[Pair]:
+    """Pairs that somebody wrote who had seen neither the texts for training nor the other sets."""
+    for line in (FOLDER / "strangers.tsv").read_text("utf-8").splitlines():
+        language, ends, old, new = line.split("\t")
+        yield Pair("strangers", language, ends == "1", old, new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +114,7 @@ def supersession(
     """Count the endings that the judge of memories finds, the wrong ones, and the right facts after updates."""
     told = complaints()
     report: dict[str, Any] = {
-        "pairs": counts(pairs()), "complaints": counts(pair for one in told for pair in one.pairs()),
+        "pairs": counts([*pairs(), *strangers()]), "complaints": counts(pair for one in told for pair in one.pairs()),
         "order": order(told, memory), "questions": {**questions(memory), "facts": facts(memory)},
     }  # fmt: skip
     if data is not None:

@@ -337,7 +337,7 @@ def test_the_estimate_follows_what_was_read_and_ends_exact(tmp_path: Path) -> No
     for path in paths:  # a PDF of 100 kB has 5 passages, a text of 10 kB has 12
         pdf = path.endswith(".pdf")
         advance.read(path, 100_000 if pdf else 10_000, 5 if pdf else 12)
-    first, second = f"{said[0][1]:,} passages searchable", f"{said[1][1]:,} passages searchable"
+    first, second = f"{said[0][1]:,} passages searchable by meaning", f"{said[1][1]:,} passages searchable by meaning"
     assert said[0][0::2] == (0, f"0 of 21 files read, 0 of about {first}")
     assert said[1][2] == f"1 of 21 files read, 0 of about {second}: 0.pdf"
     totals = [total for _, total, _ in said]
@@ -346,7 +346,9 @@ def test_the_estimate_follows_what_was_read_and_ends_exact(tmp_path: Path) -> No
     with advance.embedding():
         for done in (100, 170):
             advance.embedded(done, 170)
-    assert said[-2:] == [(done, 170, f"20 of 21 files read, {done} of 170 passages searchable") for done in (100, 170)]
+    assert said[-2:] == [
+        (done, 170, f"20 of 21 files read, {done} of 170 passages searchable by meaning") for done in (100, 170)
+    ]
 
 
 def test_layers_move_it_within_a_batch(tmp_path: Path) -> None:

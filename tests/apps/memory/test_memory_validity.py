@@ -153,7 +153,7 @@ def test_the_ids_that_hold_are_read_once(memory: Memory, clock: Any) -> None:
 
 def test_a_search_reads_the_rows_of_its_pool_alone(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are the dear part of a search. The ids that are allowed make no difference, given as a list or not."""
-    memory.add([f"home of {number}" for number in range(150)], user_id="ann")
+    memory.add([f"guest {number} at home" for number in range(150)], user_id="ann")
     homes(memory)
     add(memory, "home is far", user_id="bob")
     with memory.store.read() as db:

@@ -136,7 +136,7 @@ def test_collections_and_the_engine_can_be_seen(server: Running) -> None:
     assert {model["kind"] for model in engine["models"] if model["open"]} == {"reranker", "embedder"}
     assert engine["reranking"]["layers"][-1]["scores"]
     assert engine["answers"] == []
-    (lists,) = engine["lists"]
+    (lists,) = (one for one in engine["lists"] if one["collection"] == "collection")
     assert (lists["collection"], lists["waiting"], lists["held"], lists["within"]) == ("collection", 0, 0, 0.0)
     assert 'edge_requests_total{path="/v1/search",method="POST",status="200"}' in metrics
     assert {"/v1/search", "/v1/rerank", "/memories/{memory_id}"} <= set(document["paths"])
