@@ -21,6 +21,8 @@ from edge.apps.memory.memory import Memory
 from edge.apps.memory.records import Record, read_records
 from edge.apps.memory.searching import (
     NAME,
+    REPLIED,
+    REPLY,
     SHARE,
     SIGNALS,
     beside_their_conversations,
@@ -28,6 +30,7 @@ from edge.apps.memory.searching import (
     conversation_scores,
     first_person,
     relevance,
+    said_before_replies,
     signals,
 )
 from edge.apps.memory.selection import LONGEST_SEGMENT, split
@@ -482,6 +485,21 @@ def test_a_conversation_is_found_by_any_of_its_turns_and_by_nobody_else(memory: 
     assert turns(memory, goes_on[0], user_id="ann") == [ROOF[1], ROOF[3], "And the door?"]
     with pytest.raises(InputError, match="conversation_of"):
         memory.get_all(user_id="ann", filters={"conversation_of": 1})
+
+
+def test_what_a_person_said_stands_before_an_assistants_reply(memory: Memory) -> None:
+    scores = said_before_replies([(1, 0.2), (2, 0.9), (3, 0.5), (4, 0.05), (6, 0.7)], {2: 1, 4: 3, 6: 2})
+    assert scores == pytest.approx({1: REPLIED * 0.9, 2: 0.9 - REPLY, 3: 0.5, 4: 0.0, 6: 0.7 - REPLY})
+
+
+def test_what_a_person_said_is_found_by_the_reply(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "DEPTH", 2)  # the person's own turn is in neither ranking
+    talk(memory, ("It drips on my desk", "The roof leaks: call the builder of the roof"), "2026-05-01", run_id="r")
+    memory.add([f"The roof number {n} is red" for n in range(6)], run_id="r", timestamp="2026-05-09")
+    wanted: dict[str, Any] = {"run_id": "r", "rerank": False}
+    assert memory.search("roof builder", 1, **wanted)["results"][0]["memory"] == "It drips on my desk"
+    replies = memory.search("roof builder", 1, filters={"role": "assistant"}, **wanted)["results"]
+    assert [hit["memory"] for hit in replies] == ["The roof leaks: call the builder of the roof"]
 
 
 def test_conversations_outlive_an_export(make: Make) -> None:
