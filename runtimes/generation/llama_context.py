@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,24 @@ class ContextShape:
     sequences: int = 1
 
 
+Cancelled = Callable[[], bool]
+
+
+class ReadsPrompts(Protocol):
+    """Computes prompts of sequences that share a context (see `edge.runtimes.generation.reading_room`)."""
+
+    def takes(self, sequence: LlamaContext, new: int) -> bool:
+        """Whether the next `new` tokens of a sequence are computed here."""
+
+    def append(
+        self, sequence: LlamaContext, tokens: Sequence[int], done: int, cancelled: Cancelled | None, logits: bool
+    ) -> int:
+        """As `LlamaContext.append`, which calls it."""
+
+    def truncated(self, sequence: LlamaContext, length: int) -> None:
+        """Hears that a sequence was cut."""
+
+
 class LlamaContext:
     """A sequence of tokens at positions 0 ... length-1, in a context of its own or one of several in a context.
 
@@ -63,6 +81,11 @@ class LlamaContext:
         """The sequence's number in its context, and that of the empty one through which states are copied."""
         self.row = -1
         """The row of the last batch with this sequence's logits."""
+        self.chosen_from: LlamaContext = self
+        """The context whose last batch has this sequence's logits."""
+        self.room: ReadsPrompts | None = None
+        self.moved = False
+        """Whether keys were moved, which llama.cpp rotates only in its next batch."""
         self.backend: KVBackend | None = None
         """The context's states for a knowledge tree; None if they cannot be parted."""
         self._lease = lease
@@ -102,6 +125,7 @@ class LlamaContext:
         """Another sequence of the same context. The first one closes the context."""
         other = copy.copy(self)
         other.number, other.length, other.backend, other._lease, other._owns = number, 0, None, None, False
+        other.chosen_from = other
         return other
 
     def append(
@@ -111,7 +135,9 @@ class LlamaContext:
         last. Once `cancelled` returns True nothing more is computed. Returns how many the context holds then."""
         if self.length + (new := len(tokens) - done) > self.capacity:
             raise InputError(f"{new:,} tokens after {self.length:,} do not fit the context of {self.capacity:,} tokens")
-        start = self.length
+        if self.room is not None and self.room.takes(self, new):
+            return self.room.append(self, tokens, done, cancelled, logits)
+        start, self.chosen_from = self.length, self
         for first, end in self._slices(done, len(tokens)):
             if cancelled is not None and cancelled():
                 break
@@ -153,12 +179,13 @@ class LlamaContext:
         if (code := self._decode(ends[-1])) != 0:
             raise ModelError(f"llama.cpp failed on {ends[-1]} tokens of {len(texts)} answers, with code {code}")
         for end, (sequence, tokens) in zip(ends, texts, strict=True):
-            sequence.row = end - 1
+            sequence.row, sequence.chosen_from = end - 1, sequence
             sequence.length += len(tokens)
 
     def logits(self) -> npt.NDArray[np.float32]:
         """The logits of the token after the last one, [vocabulary]; valid until the next `append`."""
-        pointer = self._api.llama_get_logits_ith(self.pointer, self.row)
+        source = self.chosen_from
+        pointer = self._api.llama_get_logits_ith(source.pointer, source.row)
         return np.ctypeslib.as_array(pointer, (self.model.vocabulary,))
 
     def truncate(self, length: int) -> None:
@@ -167,6 +194,9 @@ class LlamaContext:
             return
         if self.shape.sequences > 1:
             self._api.llama_memory_seq_rm(self.memory, self.number, length, -1)
+            self.moved = self.moved and length > 0
+            if self.room is not None:
+                self.room.truncated(self, length)
         elif length == 0 or not self._api.llama_memory_seq_rm(self.memory, self.number, length, -1):
             self._api.llama_memory_clear(self.memory, False)
             length = 0
@@ -246,7 +276,8 @@ class LlamaSampler:
         if self._greedy:  # llama.cpp's sampler would copy the whole vocabulary
             token = int(logits.argmax())
         else:
-            token = int(self._api.llama_sampler_sample(self._chain, context.pointer, context.row))
+            source = context.chosen_from
+            token = int(self._api.llama_sampler_sample(self._chain, source.pointer, source.row))
         return token, log_probability(logits, token, context.scratch)
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from edge.runtimes.generation.llama_memory import Weights, reserve_memory
 from edge.runtimes.generation.llama_model import LlamaModel, Load, llama_library
 from edge.runtimes.generation.llama_states import LlamaStates
 from edge.runtimes.generation.prompt import Prompt, PromptBuilder
+from edge.runtimes.generation.reading_room import ReadingRoom
 from edge.scheduling.predictor import PromptWork
 from edge.trace import Trace
 
@@ -69,6 +70,7 @@ class LlamaGenerator(Closing):
         self._sequences = 0
         self._model: LlamaModel | None = None
         self._engine: GenerationEngine | None = None
+        self._room: LlamaContext | None = None
         self._answered = threading.local()
         try:
             budget.hold_libraries(("llama_cpp",))
@@ -90,6 +92,9 @@ class LlamaGenerator(Closing):
             with self._trace.span(f"load {self.name}", "generation", load=load):
                 self._model = model = LlamaModel(library, file, load=load)
                 first = self._parted(LlamaContext(model, self.memory.shape))
+                if self.memory.room is not None:
+                    self._room = self._parted(LlamaContext(model, self.memory.room))
+                    first.room = ReadingRoom(self._room)
             self._engine = GenerationEngine(
                 model,
                 most=answers,
@@ -180,6 +185,8 @@ class LlamaGenerator(Closing):
             self._engine.close()
         if self.tree is not None:
             self.tree.close()
+        if self._room is not None:
+            self._room.close()
         if self._model is not None:
             self._model.close()
         self._model = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from edge.budget import Lease, MemoryBudget
@@ -11,14 +11,19 @@ from edge.config import format_size
 from edge.errors import BudgetExceeded, ConfigError
 from edge.models.gguf_file import GGUFFile
 from edge.resident import measured_growth
-from edge.runtimes.generation.llama_context import ContextShape, KVType, LlamaContext
+from edge.runtimes.generation.llama_context import TILE, ContextShape, KVType, LlamaContext
 from edge.runtimes.generation.llama_model import LlamaLibrary, LlamaModel
+from edge.runtimes.generation.reading_room import COPIED
 
 Weights = Literal["auto", "read", "map"]
 """The place of the weights: `read` into memory under a lease, or `map` from the file. `auto` reads them if they fit."""
 
 _DEFAULT_CONTEXT = 4096
 _LEAST_CONTEXT = 512
+_LEAST_ROOM = 1024
+_BESIDE = 128
+"""The batch of a context whose prompts are read in a room, for those that find no room there."""
+
 _BATCHES = (512, 256, 128, 64, 32)
 
 _OVERHEAD = 8 << 20
@@ -31,7 +36,7 @@ _PER_TOKEN_OF_VOCABULARY = 24
 @dataclass(frozen=True, slots=True)
 class LlamaMemory:
     """The memory of a loaded model, in bytes: tensors (in pages that no lease covers if `mapped`), tables, keys and
-    values, and buffers."""
+    values, and buffers. `room`: the context in which the prompts of its sequences are read, if there is one."""
 
     weights: int
     mapped: bool
@@ -39,6 +44,7 @@ class LlamaMemory:
     kv_cache: int
     buffers: int
     shape: ContextShape
+    room: ContextShape | None = None
 
     @property
     def leased(self) -> int:
@@ -78,10 +84,12 @@ def reserve_memory(
         model.check_generates()
         refused: BudgetExceeded | None = None
         for tokens in _contexts(context, file.trained_context):
-            for batch in _BATCHES:
-                shape = ContextShape(tokens, batch, kv_type, threads, sequences if model.reusable else 1)
+            for shape, room in _layouts(ContextShape(tokens, 0, kv_type, threads, sequences if model.reusable else 1)):
                 kv_cache, buffers = _measure(model, shape)
-                memory = LlamaMemory(file.weights_nbytes, True, vocabulary.nbytes, kv_cache, buffers, shape)
+                if room is not None:
+                    more = _measure(model, room)
+                    kv_cache, buffers = kv_cache + more[0], buffers + more[1] + more[0] // room.tokens * COPIED
+                memory = LlamaMemory(file.weights_nbytes, True, vocabulary.nbytes, kv_cache, buffers, shape, room)
                 try:
                     return _reserve(budget, memory, weights)
                 except BudgetExceeded as error:
@@ -118,6 +126,16 @@ def _contexts(asked: int, trained: int) -> Sequence[int]:
     return tokens
 
 
+def _layouts(shape: ContextShape) -> Iterator[tuple[ContextShape, ContextShape | None]]:
+    """A context in batches of each size, best first: with a room for prompts if sequences share it, then without."""
+    sizes = [replace(shape, batch=batch) for batch in _BATCHES]
+    if shape.sequences > 1:
+        room = min(shape.tokens, max(shape.tokens // 2, _LEAST_ROOM))
+        for each in sizes[: _BATCHES.index(TILE) + 1]:  # smaller ones have no tiles
+            yield replace(each, batch=min(each.batch, _BESIDE)), replace(each, tokens=room, sequences=1)
+    yield from ((each, None) for each in sizes)
+
+
 def _measure(model: LlamaModel, shape: ContextShape) -> tuple[int, int]:
     context = LlamaContext(model, shape)
     context.close()
@@ -142,9 +160,7 @@ def _reserve(budget: MemoryBudget, memory: LlamaMemory, weights: Weights) -> tup
                 if weights == "read":
                     raise
             else:
-                memory = LlamaMemory(
-                    memory.weights, False, memory.vocabulary, memory.kv_cache, memory.buffers, memory.shape
-                )
+                memory = replace(memory, mapped=False)
     except BudgetExceeded:
         for lease in leases:
             lease.release()

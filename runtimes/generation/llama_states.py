@@ -113,7 +113,7 @@ class LlamaStates:
         self._api.llama_memory_seq_add(memory, self.context.aside, first, end, behind)
         self._api.llama_memory_seq_cp(memory, self.context.aside, self.context.number, -1, -1)
         self._clear_aside()
-        self.context.length = end + behind
+        self.context.length, self.context.moved = end + behind, True
 
     def share(self, other: KVBackend, start: int, end: int) -> bool:
         """Appends states of another sequence of the same context; the cells are shared."""
