@@ -10,7 +10,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
@@ -27,8 +27,10 @@ _UNITS = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
-_CHOICES = {"mode": ("ranked", "top-k"), "generation": ("exact", "shared"), "states": ("exact", "anywhere")}
-"""The values of settings that have two."""
+_CHOICES = {
+    "mode": ("ranked", "top-k"), "generation": ("auto", "exact", "shared"), "states": ("exact", "anywhere")
+}  # fmt: skip
+"""The values of settings that have few."""
 
 _THREADS_PER_CORE, _THREADS = 4, 16
 """Largest number of threads: the larger of 4 per core and 16."""
@@ -100,8 +102,8 @@ class Config:
         llm_remote: allows a server on another machine, to which questions and documents are then sent.
         context: tokens of prompt and answer together; 0 for the length the model was trained for, at most 4,096.
         answers: answers that a language model in this process writes at a time; further ones wait.
-        generation: `exact` (a text does not depend on those that are written beside it) or `shared` (they share steps
-            and documents' states, which takes less memory).
+        generation: `exact` (a text does not depend on those that are written beside it), `shared` (they share steps
+            and documents' states, which is faster), or `auto`: shared in a server that has the memory, else exact.
         states: `exact` (a document's states are used again after the same documents) or `anywhere` (after any others,
             which changes some texts).
         runtime: the library that executes layers: `native`, `onnx`, `mlx` or an installed plug-in; `auto`
@@ -131,7 +133,7 @@ class Config:
     llm_remote: bool = False
     context: int = 0
     answers: int = 4
-    generation: str = "exact"
+    generation: str = "auto"
     states: str = "exact"
     runtime: str = "auto"
     device: str = ""
@@ -151,9 +153,9 @@ class Config:
             raise ConfigError(f"a context has 0 tokens (what the model holds) or more, not {self.context}")
         if not 1 <= self.answers <= 32:
             raise ConfigError(f"1 to 32 answers are written at a time, not {self.answers}")
-        for name, (one, other) in _CHOICES.items():
-            if (value := getattr(self, name)) not in (one, other):
-                raise ConfigError(f"{name} is `{one}` or `{other}`, not {value!r}")
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ConfigError(f"{name} is {_listed(choices)}, not {value!r}")
         if not 0 <= self.search_within < math.inf:
             raise ConfigError(f"searches end within 0 (no deadline) or more seconds, not {self.search_within}")
         parse_threshold(self.threshold)
@@ -276,6 +278,11 @@ def parsed(text: str, path: Path) -> dict[str, Any]:
     return data
 
 
+def _listed(choices: Sequence[str]) -> str:
+    *others, last = (f"`{choice}`" for choice in choices)
+    return f"{', '.join(others)} or {last}"
+
+
 def _convert(name: str, value: Any, source: str) -> Any:
     try:
         if name == "memory":
@@ -306,7 +313,7 @@ def _convert(name: str, value: Any, source: str) -> Any:
         if name == "threshold":
             parse_threshold(str(value))
         if name in _CHOICES and value not in _CHOICES[name]:
-            raise ConfigError(f"it is {' or '.join(f'`{choice}`' for choice in _CHOICES[name])}, not {value!r}")
+            raise ConfigError(f"it is {_listed(_CHOICES[name])}, not {value!r}")
         return str(value)
     except ConfigError as error:
         raise ConfigError(f"{name} ({source}): {error}") from None

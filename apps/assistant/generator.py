@@ -63,12 +63,19 @@ def limit_named(collection: Collection, options: AskOptions, llm: object) -> Ite
 
 
 def open_llm(
-    llm: str | os.PathLike[str], budget: MemoryBudget, config: Config, *, beside: int, kv_cache: bool, trace: Trace
+    llm: str | os.PathLike[str],
+    budget: MemoryBudget,
+    config: Config,
+    *,
+    beside: int,
+    kv_cache: bool,
+    serving: bool = False,
+    trace: Trace,
 ) -> Generator:
     """Opens a language model, with a knowledge tree if its states can be extracted. `beside` bytes stay free for
     retrieval, because the generator keeps its memory for good. Raises as `open_generator` does."""
     with budget.reserve("retrieval", beside):
-        generator = open_generator(os.fspath(llm), budget, config, trace=trace)
+        generator = open_generator(os.fspath(llm), budget, config, serving=serving, trace=trace)
     if isinstance(generator, LlamaGenerator):
         generator.beside = beside
         try:

@@ -51,9 +51,9 @@ _OPTIONS = several(
     click.option("--answers", type=click.IntRange(1, 32),
                  help="Answers that a language model in this process writes at a time (4, if the memory allows). "
                  "Others wait."),
-    click.option("--generation", type=click.Choice(["exact", "shared"]),
-                 help="exact (the default): a text does not depend on those that are written beside it. shared: they "
-                 "share steps and documents' states, which takes less memory."),
+    click.option("--generation", type=click.Choice(["auto", "exact", "shared"]),
+                 help="exact: a text does not depend on those that are written beside it. shared: they share steps and "
+                 "documents' states, which is faster. auto (the default): shared if the memory allows."),
     click.option("--states", type=click.Choice(["exact", "anywhere"]),
                  help="exact (the default): a document's states are used again behind the same documents. anywhere: "
                  "behind any, which changes some texts."),

@@ -106,7 +106,7 @@ class ServedModels(ModelPool):
         held: Held[Generator] = self.held(
             "generator", llm, kept=True,
             opening=lambda: open_llm(
-                llm, self.budget, self.config, beside=self._beside, kv_cache=True, trace=self.trace
+                llm, self.budget, self.config, beside=self._beside, kv_cache=True, serving=True, trace=self.trace
             ),
         )  # fmt: skip
         while True:

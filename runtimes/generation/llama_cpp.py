@@ -49,7 +49,7 @@ class LlamaGenerator(Closing):
         weights: Weights = "auto",
         threads: int = 0,
         answers: int = 1,
-        shared: bool = False,
+        shared: bool | None = False,
         thinking: bool = False,
         trace: Trace | None = None,
     ) -> None:
@@ -58,6 +58,7 @@ class LlamaGenerator(Closing):
         only while needed.
 
         `shared` answers have one context and one step, but the last bits of sums, and so some texts, depend on company.
+        None: they share if there is memory to read prompts apart.
         `thinking` allows reasoning before the answer."""
         file = GGUFFile.open(path)
         self.name = file.path.name
@@ -85,7 +86,8 @@ class LlamaGenerator(Closing):
                 threads=threads or physical_cores(),
                 kv_type=kv_type,
                 weights=weights,
-                sequences=answers if shared else 1,
+                sequences=1 if shared is False else answers,
+                beside=shared is True,
             )
             self._leases += leases
             load: Load = "map" if self.memory.mapped else "read"

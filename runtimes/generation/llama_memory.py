@@ -68,9 +68,11 @@ def reserve_memory(
     kv_type: KVType,
     weights: Weights,
     sequences: int = 1,
+    beside: bool = True,
 ) -> tuple[LlamaMemory, list[Lease]]:
     """Leases the memory that a model will need: the largest context first, then the largest batch, then the weights.
-    Sizes come from llama.cpp itself. A `context` of 0 is halved until it fits; `sequences` share it."""
+    Sizes come from llama.cpp itself. A `context` of 0 is halved until it fits; `sequences` share it, unless not
+    `beside` and there is no memory for a room in which their prompts are read."""
     if context > file.trained_context:
         raise ConfigError(
             f"a context of {context:,} tokens is more than the {file.trained_context:,} that {file.path.name} was "
@@ -84,7 +86,8 @@ def reserve_memory(
         model.check_generates()
         refused: BudgetExceeded | None = None
         for tokens in _contexts(context, file.trained_context):
-            for shape, room in _layouts(ContextShape(tokens, 0, kv_type, threads, sequences if model.reusable else 1)):
+            most = sequences if model.reusable else 1
+            for shape, room in _layouts(ContextShape(tokens, 0, kv_type, threads, most), beside):
                 kv_cache, buffers = _measure(model, shape)
                 if room is not None:
                     more = _measure(model, room)
@@ -126,14 +129,15 @@ def _contexts(asked: int, trained: int) -> Sequence[int]:
     return tokens
 
 
-def _layouts(shape: ContextShape) -> Iterator[tuple[ContextShape, ContextShape | None]]:
-    """A context in batches of each size, best first: with a room for prompts if sequences share it, then without."""
+def _layouts(shape: ContextShape, beside: bool) -> Iterator[tuple[ContextShape, ContextShape | None]]:
+    """A context in batches of each size, best first: with a room for prompts if sequences share it, then without: with
+    prompts `beside` the others, or for one sequence."""
     sizes = [replace(shape, batch=batch) for batch in _BATCHES]
     if shape.sequences > 1:
         room = min(shape.tokens, max(shape.tokens // 2, _LEAST_ROOM))
         for each in sizes[: _BATCHES.index(TILE) + 1]:  # smaller ones have no tiles
             yield replace(each, batch=min(each.batch, _BESIDE)), replace(each, tokens=room, sequences=1)
-    yield from ((each, None) for each in sizes)
+    yield from ((each if beside else replace(each, sequences=1), None) for each in sizes)
 
 
 def _measure(model: LlamaModel, shape: ContextShape) -> tuple[int, int]:

@@ -17,10 +17,17 @@ from edge.trace import Trace
 
 
 def open_generator(
-    spec: str | Path, budget: MemoryBudget, config: Config, *, score: Score | None = None, trace: Trace | None = None
+    spec: str | Path,
+    budget: MemoryBudget,
+    config: Config,
+    *,
+    score: Score | None = None,
+    serving: bool = False,
+    trace: Trace | None = None,
 ) -> Generator:
     """Opens a generator in `budget`: a GGUF file or known name, an `http://` or `https://` address (`#model` at its end
-    if the server has several), or `extractive` (also if empty), for which `score` judges sentences."""
+    if the server has several), or `extractive` (also if empty), for which `score` judges sentences. `serving`: several
+    people ask it."""
     text = str(spec)
     if text in ("", ExtractiveGenerator.name):
         if score is None:
@@ -42,7 +49,7 @@ def open_generator(
         context=config.context,
         threads=config.threads,
         answers=config.answers,
-        shared=config.generation == "shared",
+        shared=None if serving and config.generation == "auto" else config.generation == "shared",
         trace=trace,
     )
 

@@ -155,13 +155,17 @@ def test_any_order_of_steps_gives_the_logits_of_the_text(
         np.testing.assert_allclose(sequence.logits(), alone.logits(), atol=2e-2)
 
 
-def test_less_memory_means_no_room_before_a_smaller_context(open_llama: Open, gguf: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("shared", [True, None])
+def test_less_memory_means_no_room_before_a_smaller_context(
+    open_llama: Open, gguf: Callable[..., Path], shared: bool | None
+) -> None:
+    """By themselves, answers share only where there is a room."""
     path = gguf(hidden=256, layers=3, kv_heads=4)
     open_llama(path).close()
 
     def within(room: int) -> LlamaMemory:
         budget = MemoryBudget(10**8 + room, baseline=10**8)
-        return open_llama(path, budget=budget, answers=4, shared=True, weights="map").memory
+        return open_llama(path, budget=budget, answers=4, shared=shared, weights="map").memory
 
     seen = [within(10**9)]
     while seen[-1].shape.tokens == seen[0].shape.tokens:
@@ -169,5 +173,6 @@ def test_less_memory_means_no_room_before_a_smaller_context(open_llama: Open, gg
     rooms = [memory.room is not None for memory in seen[:-1]]
     assert rooms == sorted(rooms, reverse=True)
     assert set(rooms) == {True, False}
+    assert [memory.shape.sequences for memory in seen[:-1]] == [4 if room or shared else 1 for room in rooms]
     assert all(memory.shape.batch <= 128 for memory in seen if memory.room is not None)
     assert all(one.leased > other.leased for one, other in pairwise(seen))
