@@ -39,11 +39,14 @@ def picks_sentences(llm: str | os.PathLike[str]) -> bool:
     return llm in ("", ExtractiveGenerator.name)
 
 
-def retrieval_nbytes(collection: Collection) -> int:
-    """Working memory of a collection's embedder, reranker and a chat template, which run one after the other. Opens
-    both models."""
+def retrieval_nbytes(collection: Collection, *, serving: bool = False) -> int:
+    """Working memory of a collection's embedder, reranker and a chat template, which run one after the other. A server
+    renders templates of other requests meanwhile, and may have to open the models again. Opens both models."""
     engines = [] if collection.identity is None else [collection.embedder.engine]
-    return max(USUAL_NBYTES, *(engine.working for engine in [*engines, collection.reranker.engine]))
+    engines.append(collection.reranker.engine)
+    if serving:
+        return USUAL_NBYTES + max(engine.needs.own for engine in engines)
+    return max(USUAL_NBYTES, *(engine.working for engine in engines))
 
 
 @contextmanager

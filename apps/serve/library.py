@@ -180,7 +180,7 @@ class Assistants:
         with ExitStack() as stack:
             lent: Generator | None = None
             if not picks_sentences(llm):
-                lent = stack.enter_context(self._pool.generator(llm, retrieval_nbytes(collections.first)))
+                lent = stack.enter_context(self._pool.generator(llm, retrieval_nbytes(collections.first, serving=True)))
             several = collections.collections if len(collections.collections) > 1 else {"": collections.first}
             yield stack.enter_context(self._entered((tuple(several.items()), llm, pipeline), lent))
 

@@ -11,14 +11,15 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from making.synth import synth
 from naive.waiting import PATIENCE_S
 
-from edge.apps.assistant.generator import picks_sentences
-from edge.apps.collection.collection import DATABASE
+from edge.apps.assistant.generator import picks_sentences, retrieval_nbytes
+from edge.apps.collection.collection import DATABASE, Collection
 from edge.apps.memory.store import DATABASE as MEMORIES
 from edge.apps.serve import library
 from edge.apps.serve.library import ServedModels
@@ -29,6 +30,7 @@ from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
+from edge.runtimes.reranker import Reranker
 from edge.trace import Trace
 from tests.apps.conftest import Ended
 from tests.apps.serve.conftest import Running
@@ -78,6 +80,20 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[FakeLlm]:
 
     monkeypatch.setattr(library, "open_llm", opening)
     return made
+
+
+def test_what_a_generator_leaves_to_retrieval_opens_its_models_again(pool: ServedModels, tmp_path: Path) -> None:
+    """Models that nobody uses give way to it."""
+    reranker = pool.reranker(str(tmp_path / "model"))
+
+    def beside(model: Reranker) -> int:
+        return retrieval_nbytes(cast(Collection, SimpleNamespace(identity=None, reranker=model)), serving=True)
+
+    left = reranker.run(beside)
+    reranker.close()
+    pool.budget.reserve("generator", pool.budget.free - left)
+    assert len(reranker.run(lambda model: model.rank("river", ["The river floods.", "Bread."]))) == 2
+    pool.close()
 
 
 def small_pool(nbytes: int) -> ServedModels:
