@@ -86,9 +86,9 @@ RESULT_SIGNALS = ("blend", "best")
 """The log-odds of a result's blended score, and of the best result's."""
 
 
-ANSWER_SIGNALS = ("passage", "window", "reader", "words", "ahead")
-"""The reranker's log-odds of a passage and of the words shown, and the reader's of its best answer in these; the share
-of the question's words that they hold; and by how much they exceed the median."""
+ANSWER_SIGNALS = ("window", "reader", "words", "ahead")
+"""The reranker's log-odds of the words shown, and the reader's of its best answer in these; the share of the question's
+words that they hold; and by how much the first exceeds the median."""
 
 CHOICE, UNIT, WINDOW = "choice of a window", "answers in a unit", "answers in a window"
 """The names of the models of these signals: which window is shown, and the probabilities that the unit around the

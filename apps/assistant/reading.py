@@ -43,16 +43,16 @@ _READ = 2
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """A window that may answer: the number of its `passage`, the `unit` and `span` that hold the answer, the reranker's
-    probability of passage and window. `worth` compares the windows of one question; `probability` is that of the unit,
-    `around` that of the window."""
+    """A window that may answer: the number of its `passage`, the `unit` that may hold the answer, the words of it that
+    answer (`span`), and the reranker's probability of passage and window. `worth` compares the windows of one question;
+    `probability` is that of the unit, `around` that of the window."""
 
     passage: int
     window: Window
     unit: Unit
-    span: Span
     relevance: float
     window_relevance: float = 0.0
+    span: str = ""
     signals: tuple[float, ...] = ()
     worth: float = 0.0
     probability: float = 0.0
@@ -112,68 +112,57 @@ class PassageReader:
             return Reading()
         if len(relevance) != len(passages):
             relevance = self._collection.relevance(question, [passage.text for passage in passages])
+        models = self._collection.models
         best = sorted(range(len(passages)), key=lambda number: -relevance[number])[:_READ]
         choices = [(number, window) for number in best for window in windows(all_units(passages[number]))]
-        read = self._spans(question, passages, choices)
-        known, foreign = list[Answering](), list[Answering]()
-        for number, window in choices:
-            if read and number in read:
-                unit = max(window.units, key=lambda part: read[number][part].probability)
-                known.append(Answering(number, window, unit, read[number][unit], relevance[number]))
-            else:  # the unit is told by its words
-                unit = max(window.units, key=lambda part: _shared(question, part.text))
-                span = Span(unit.start, unit.end, 0.0)
-                chance, shared = relevance[number] if read is None else 0.0, _shared(question, window.text)
-                foreign.append(Answering(number, window, unit, span, relevance[number], shared, around=chance))
-        seen = known if read is not None else foreign
-        texts = [f"{passages[each.passage].title}\n{each.window.text}" for each in seen]
-        judged = zip(seen, self._collection.relevance(question, texts), strict=True)
-        seen[:] = [replace(each, window_relevance=chance) for each, chance in judged]
-        if known:
-            known = _with_signals(question, known)
-            chances = self._collection.models.answering([each.signals for each in known])
+        readable = models.readable(question, [passages[number].text for number in best])
+        knows = dict(zip(best, readable or [False] * len(best), strict=True))
+        seen = choices if readable is None else [choice for choice in choices if knows[choice[0]]]
+        titles = [passages[number].title for number, _ in seen]
+        texts = [f"{title}\n{window.text}" for title, (_, window) in zip(titles, seen, strict=True)]
+        judged = dict(zip(seen, self._collection.relevance(question, texts), strict=True))
+        known: list[Answering] = []
+        if readable is not None:
+            places = [window.places(len(title) + 1) for title, (_, window) in zip(titles, seen, strict=True)]
+            found = zip(seen, texts, models.read(question, texts, places), strict=True)
+            known = [
+                _found(Answering(*choice, choice[1].units[0], relevance[choice[0]], judged[choice]), text, spans)
+                for choice, text, spans in found
+            ]
+            known = _compared(question, known)
+            chances = models.answering([each.signals for each in known])
             known = [
                 replace(each, worth=worth, probability=unit, around=window)
                 for each, (worth, unit, window) in zip(known, chances, strict=True)
             ]
+        foreign = [  # the unit is told by its words
+            Answering(
+                number, window, max(window.units, key=lambda part: _shared(question, part.text)), relevance[number],
+                judged.get((number, window), _shared(question, window.text)),
+                around=relevance[number] if readable is None else 0.0,
+            )
+            for number, window in choices if not knows[number]
+        ]  # fmt: skip
         # `sorted` is stable: of equal probabilities the better passage comes first.
         ordered = sorted(known + foreign, key=lambda answer: (-answer.worth, -answer.window_relevance))
-        certain, sure = (LIKELY, True) if read is None else (ANSWER, best[0] in read)
+        certain, sure = (LIKELY, True) if readable is None else (ANSWER, knows[best[0]])
         return Reading(tuple(ordered), certain, sure)
 
-    def _spans(
-        self, question: str, passages: Sequence[Document], choices: Sequence[tuple[int, Window]]
-    ) -> dict[int, dict[Unit, Span]] | None:
-        """For each passage the best span of each unit of its windows, without passages in languages that the reader
-        does not know; None without a reader."""
-        units: dict[int, dict[Unit, None]] = {}
-        for number, window in choices:  # which overlap, and no unit is read twice
-            units.setdefault(number, {}).update(dict.fromkeys(window.units))
-        texts = [passages[number].text for number in units]
-        places = [[(unit.start, unit.end) for unit in own] for own in units.values()]
-        found = self._collection.models.read(question, texts, places)
-        if found is None:
-            return None
-        return {
-            number: dict(zip(own, spans, strict=True))
-            for (number, own), spans in zip(units.items(), found, strict=True)
-            if spans is not None
-        }
+
+def _found(window: Answering, text: str, spans: Sequence[Span]) -> Answering:
+    """A window with what was read in each of its parts."""
+    chances = [span.probability for span in spans]
+    parts = spans[len(window.window.headings) :]
+    unit, span = max(zip(window.window.units, parts, strict=True), key=lambda each: each[1].probability)
+    words = " ".join(text[span.start : span.end].split())
+    return replace(window, unit=unit, span=words, signals=(log_odds(max(chances)),))
 
 
-def _with_signals(question: str, windows: Sequence[Answering]) -> list[Answering]:
+def _compared(question: str, windows: Sequence[Answering]) -> list[Answering]:
+    """Windows with the values of `ANSWER_SIGNALS`."""
     odds = [log_odds(each.window_relevance) for each in windows]
     return [
-        replace(
-            each,
-            signals=(
-                log_odds(each.relevance),
-                own,
-                log_odds(each.span.probability),
-                _shared(question, each.window.text),
-                own - median(odds),
-            ),
-        )
+        replace(each, signals=(own, *each.signals, _shared(question, each.window.text), own - median(odds)))
         for each, own in zip(windows, odds, strict=True)
     ]
 

@@ -321,8 +321,7 @@ class Steps:
         self.certain = reading.certain
         self.probability = max(reading.probability, self.probability or 0.0)
         if reading.exact:
-            best = reading.answers[0]
-            self.span = " ".join(hits[best.passage].text[best.span.start : best.span.end].split())
+            self.span = reading.answers[0].span
         self.needed = NEAREST if self.options.min_relevance is None else self.options.min_relevance
         return (hits if reading.probability >= self.needed else []), reading.probability
 

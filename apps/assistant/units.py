@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from textwrap import dedent
 from typing import Literal
 
@@ -195,6 +196,11 @@ class Window:
     @property
     def text(self) -> str:
         return "\n".join(unit.text for unit in self.shown)
+
+    def places(self, at: int) -> list[tuple[int, int]]:
+        """Start and end of each part in a text in which `text` begins `at` a character."""
+        starts = accumulate((len(unit.text) + 1 for unit in self.shown), initial=at)
+        return [(start, start + len(unit.text)) for start, unit in zip(starts, self.shown, strict=False)]
 
     def only(self, unit: Unit) -> tuple[Unit, ...]:
         """One of its units, with the one that it leads up to."""

@@ -130,20 +130,18 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
 
         return self._reranker.run(judged)
 
-    def read(self, query: str, passages: Sequence[str], units: Sequence[Units]) -> list[list[Span] | None] | None:
-        """The most probable answer in each unit of each passage; None for a passage in a language that the reranker
-        does not know, and for all without a reader."""
+    def readable(self, query: str, passages: Sequence[str]) -> list[bool] | None:
+        """Whether each passage and the query are in a language that the reranker knows; None without a reader."""
 
-        def found(reranker: Reranker) -> list[list[Span] | None] | None:
-            if not reranker.reads:
-                return None
+        def known(reranker: Reranker) -> list[bool] | None:
             unread = unreadable(reranker.model.name, query, passages) or [False] * len(passages)
-            known = [number for number, foreign in enumerate(unread) if not foreign]
-            texts, parts = [passages[number] for number in known], [units[number] for number in known]
-            spans = iter(reranker.read(query, texts, parts) if known else ())
-            return [None if foreign else next(spans) for foreign in unread]
+            return [not foreign for foreign in unread] if reranker.reads else None
 
-        return self._reranker.run(found)
+        return self._reranker.run(known)
+
+    def read(self, query: str, texts: Sequence[str], units: Sequence[Units]) -> list[list[Span]]:
+        """The most probable answer in each unit of each text, by the reranker's reader."""
+        return self._reranker.run(lambda reranker: reranker.read(query, texts, units)) if texts else []
 
     def answering(self, signals: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
         """For each window, by its values of `ANSWER_SIGNALS`: how well it is worth showing, and the probabilities that

@@ -22,16 +22,16 @@ from edge.apps.verbs.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import LookaheadOutcome
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling, answer_room, numbered
-from edge.runtimes.reader import Span
 from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
 
 
 def answering(probability: float) -> Answering:
     """The beginning of the best passage, as an answer of some probability."""
-    unit, span = Unit("", "sentence", 0, 0), Span(0, 0, probability)
-    window = Window((), (unit,))
-    return Answering(0, window, unit, span, probability, probability, probability=probability, around=probability)
+    unit = Unit("", "sentence", 0, 0)
+    return Answering(
+        0, Window((), (unit,)), unit, probability, probability, probability=probability, around=probability
+    )
 
 
 @pytest.fixture

@@ -351,31 +351,30 @@ class Models:
     """A reranker that finds given answers in passages, each with a probability. `None` for one that is foreign."""
 
     def __init__(self, *answers: tuple[str, float] | None, reads: bool = True, relevance: float = 0.0) -> None:
-        self.models = SimpleNamespace(read=self.read, answering=self.answering)
+        self.models = SimpleNamespace(readable=self.readable, read=self.read, answering=self.answering)
         self.calls: list[str] = []
         self._answers = answers
         self._reads = reads
         self._relevance = relevance
 
-    def read(
-        self, question: str, passages: Sequence[str], units: Sequence[Sequence[tuple[int, int]]]
-    ) -> list[list[Span] | None] | None:
-        assert len(units) == len(passages)
+    def readable(self, question: str, passages: Sequence[str]) -> list[bool] | None:
         self.calls.append(question)
-        if not self._reads:
-            return None
-        found: list[list[Span] | None] = []
-        for passage, own, answer in zip(passages, units, self._answers, strict=True):
-            at = passage.index(answer[0]) if answer else 0
-            spans = [
-                Span(at, at + len(answer[0]), answer[1]) if answer and start <= at < end else Span(start, end, 0.0)
-                for start, end in own
-            ]
-            found.append(spans if answer else None)
-        return found
+        assert len(passages) == len(self._answers) or not self._reads
+        return [answer is not None for answer in self._answers] if self._reads else None
+
+    def read(self, question: str, texts: Sequence[str], units: Sequence[Sequence[tuple[int, int]]]) -> list[list[Span]]:
+        return [[self._span(text, *place) for place in own] for text, own in zip(texts, units, strict=True)]
+
+    def _span(self, text: str, start: int, end: int) -> Span:
+        for answer, chance in filter(None, self._answers):
+            words = answer if answer in text else " ".join(answer.split())  # a sentence is on one line
+            at = text.find(words, start)
+            if start <= at < end:
+                return Span(at, at + len(words), chance)
+        return Span(start, end, 0.0)
 
     def answering(self, signals: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
-        chances = [round(1 / (1 + math.exp(-odds)), 6) for _, _, odds, _, _ in signals]
+        chances = [round(1 / (1 + math.exp(-odds)), 6) for _, odds, _, _ in signals]
         return [(chance, chance, chance) for chance in chances]
 
     def relevance(self, question: str, passages: Sequence[str]) -> list[float]:
