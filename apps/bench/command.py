@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from edge.apps.bench.process import run_worker
+from edge.apps.bench.worker import run_worker
 from edge.apps.collection.paths import check_there, resolved
 from edge.apps.collection.registry import locate
 from edge.apps.options import CommandGroup, Setup, collection_option, json_option, setup_options

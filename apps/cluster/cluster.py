@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edge.apps.cluster.calling import Assignments, Latencies, Places, Reading, assignments, send
+from edge.apps.cluster.calling import Latencies, Places, Reading, send
 from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, averaged, has_version, home, merged
 from edge.apps.cluster.messages import Figures, NoSuchVersion, ShardDocument, ShardLost, ShardSource, packed
 from edge.apps.collection.excerpts import NotIndexed
@@ -63,7 +63,6 @@ class _Version:
     shards: Mapping[str, Sequence[Replica]]
     held: Mapping[tuple[str, int], HeldState]
     figures: Mapping[str, Figures]
-    assignments: Assignments
 
     @property
     def mixed(self) -> bool:
@@ -203,11 +202,9 @@ class Cluster(Closing):
                 first = turn % len(copies)
                 reading = Reading(
                     self.places, [*copies[first:], *copies[:first]], version.number, version.held,
-                    self._latencies.setdefault(name, Latencies()), self._patience, version.assignments.get(name),
+                    self._latencies.setdefault(name, Latencies()), self._patience,
                 )  # fmt: skip
-                found[name] = ShardSource(
-                    reading, version.number, version.figures[name], k, query, resident=name in version.assignments
-                )
+                found[name] = ShardSource(reading, version.number, version.figures[name], k, query)
         return found
 
     def candidates(
@@ -236,9 +233,7 @@ class Cluster(Closing):
                 if (replica.shard, replica.number) in held:
                     shards.setdefault(replica.shard, []).append(replica)
             figures = {name: Figures() for name in shards}
-            known = self._version = _Version(
-                number, shards, held, figures, assignments(self.catalogue, shards, self.budget)
-            )
+            known = self._version = _Version(number, shards, held, figures)
         return known
 
     # Writing

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.apps.collection.catalog import get_setting, set_setting
 from edge.apps.collection.hits import Hit, reranked
 from edge.apps.collection.paths import contains
 from edge.apps.collection.query import checked_query
 from edge.apps.collection.registry import PROJECT
-from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.collection.searching import Floats
 from edge.apps.pool import Held
 from edge.apps.store.database import Database

@@ -14,7 +14,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, FileRow, files_below
+from edge.apps.collection.catalog import (
+    TEXT_ROOT,
+    Catalog,
+    ChunkRebuild,
+    FileRow,
+    files_below,
+    forget_roots,
+    get_setting,
+    read_roots,
+    register_roots,
+    set_setting,
+)
 from edge.apps.collection.discovery import Discovery, Entry, Scanned, follow_move
 from edge.apps.collection.indexing import Advance, Intake
 from edge.apps.collection.models import CollectionModels
@@ -34,7 +45,6 @@ from edge.apps.collection.paths import (
 )
 from edge.apps.collection.preparation import Preparation, Prepared, is_racy, promising, with_more_memory
 from edge.apps.collection.report import FileProgress, IndexReport, Tally
-from edge.apps.collection.schema import forget_roots, get_setting, read_roots, register_roots, set_setting
 from edge.apps.documents.base import NO_STAMP, WORKER_NBYTES, Extracted, FoundFile
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -27,6 +28,7 @@ from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rows import PER_JSON, ROW_SUM, HeldDict, HeldList, Row, held, row_sum
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
+from edge.ivf.storage.manifest import IndexManifest
 
 _BATCH = 500
 TURN = 0
@@ -168,10 +170,6 @@ PROVED = {
     "history": (
         "memory_id", "old_memory", "new_memory", "event", "created_at", "updated_at", "is_deleted", "actor_id", "role",
         "user_id", "agent_id", "run_id",
-    ),
-    "actions": (
-        "uuid", "task", "state", "trajectory", "successes", "failures", "created_at", "updated_at", "key", "user_id",
-        "agent_id", "run_id",
     ),
 }  # fmt: skip
 """The columns of each table that its rows' checksums cover, in this order."""
@@ -337,9 +335,6 @@ def advance(db: Connection) -> None:
 
 TEXT_INDEX = "memories_fts"
 
-ACTIONS = 1 << 48
-"""Added to an action's id, this gives the id of its vector. Memories and actions share one vector index."""
-
 _MEMORIES = f"""
 CREATE TABLE memories (
     id INTEGER PRIMARY KEY AUTOINCREMENT,  -- what the text and vector indexes know a memory by; never used twice
@@ -390,19 +385,6 @@ CREATE TABLE links (
     PRIMARY KEY (memory, earlier)
 ) WITHOUT ROWID;
 CREATE INDEX links_earlier ON links(earlier);
-CREATE TABLE actions (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    uuid TEXT NOT NULL UNIQUE,
-    task TEXT NOT NULL, state TEXT NOT NULL,
-    trajectory TEXT NOT NULL,              -- JSON
-    user_id TEXT, agent_id TEXT, run_id TEXT,
-    successes INTEGER NOT NULL, failures INTEGER NOT NULL,
-    created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
-    key TEXT NOT NULL DEFAULT '',          -- see `action_key`
-    checksum BLOB
-);
-CREATE INDEX actions_scope ON actions(user_id, agent_id, run_id);
-CREATE INDEX actions_key ON actions(key);
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO settings VALUES ('generation', '0');
 {LexicalIndex.create(TEXT_INDEX)}"""
@@ -425,7 +407,7 @@ _UNRELEASED = 12
 def migrations() -> list[Migration]:
     """The migrations of the schema, in the order they were made. New ones of either part must be added at the end."""
     vectors, *later = VectorIndex.migrations()
-    return [*[None] * _UNRELEASED, f"{_MEMORIES}{vectors}", *later, _spell_again]
+    return [*[None] * _UNRELEASED, f"{_MEMORIES}{vectors}", *later, _spell_again, _drop_actions]
 
 
 def full_text() -> LexicalIndex:
@@ -445,6 +427,16 @@ def _spell_again(db: Connection) -> None:
         last = rows[-1][0]
 
 
+def _drop_actions(db: Connection) -> None:
+    """Earlier memories held actions, whose vectors lay among those of the memories: these are made again."""
+    if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'actions'").fetchone():
+        if db.execute("SELECT 1 FROM actions LIMIT 1").fetchone():
+            IndexManifest(db).clear(time.time())
+            db.execute("INSERT OR IGNORE INTO settings VALUES ('rebuilding', '0')")
+        db.execute("DROP TABLE actions")
+        db.execute("DELETE FROM settings WHERE name LIKE 'actions:%'")
+
+
 def _as_read(text: str, when: Any) -> str:
     """`_dated` of a row that nobody has verified. Whoever reads a damaged one is told; it is found by its text."""
     try:
@@ -455,12 +447,3 @@ def _as_read(text: str, when: Any) -> str:
 
 def _dated(text: str, when: str | None) -> str:
     return f"{spoken(when)}: {text}" if when else text
-
-
-def action_text(task: str, state: str) -> str:
-    return f"{task}\n{state}" if state else task
-
-
-def action_key(task: str, state: str) -> str:
-    """A hash for finding an action. Texts with equal hashes must still be compared."""
-    return hashlib.md5(f"{task}\n{state}".encode(), usedforsecurity=False).hexdigest()

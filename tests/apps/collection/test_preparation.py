@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from naive.waiting import PATIENCE_S, until
 
-from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.catalog import Catalog, migrations
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.indexing import Advance
 from edge.apps.collection.preparation import Preparation, Prepared, content_hash, promising, with_more_memory
 from edge.apps.collection.report import Tally
-from edge.apps.collection.schema import migrations
 from edge.apps.documents.base import Chunk, Extracted
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.opened import open_regular

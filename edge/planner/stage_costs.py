@@ -18,7 +18,7 @@ from edge.ivf.plan import probe
 from edge.ivf.search import IndexSearcher
 from edge.ivf.storage.segment_writer import Lists, SegmentWriter, append_by_list, assign, assign_nbytes
 from edge.ivf.storage.snapshots import list_parts
-from edge.tuning.sampled import CodecKey
+from edge.planner.sampled import CodecKey
 
 
 @dataclass(frozen=True, slots=True)
