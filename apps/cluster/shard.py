@@ -30,7 +30,7 @@ from edge.apps.cluster.messages import (
     take,
     unpacked_documents,
 )
-from edge.apps.collection.catalog import Catalog, description_of, files_below, passage, read_descriptions, set_setting
+from edge.apps.collection.catalog import Catalog, description_of, files_below, passage, read_descriptions
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import read_excerpts
 from edge.apps.collection.filters import Filters
@@ -40,8 +40,10 @@ from edge.apps.collection.searching import PassageSource, Ranking, Within
 from edge.apps.documents.base import Reason, Skipped, Stamp
 from edge.apps.documents.extraction import Extractor
 from edge.apps.store.connections import LOCK, WriterLock
+from edge.apps.store.database import set_setting
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.lexical import Statistics
+from edge.apps.store.rebuilding import EMBEDDER
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError, StorageError
@@ -189,7 +191,7 @@ class Shard(Closing):
 
     def _configure(self, raw: bytes, *, identity: str) -> tuple[Any, bytes]:
         with self._lock(), self.collection.database.write() as db:
-            set_setting(db, "embedder", identity)
+            set_setting(db, EMBEDDER, identity)
         return None, b""
 
     def _publish(self, raw: bytes, *, version: int, token: str | None = None) -> tuple[Any, bytes]:

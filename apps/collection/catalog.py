@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from edge.apps.collection.paths import ancestors, below, checked, nearest
 from edge.apps.documents.base import NO_STAMP, Chunk, Mail, Stamp, packed
 from edge.apps.store.database import Database, Migration
-from edge.apps.store.failures import DamagedStore, WrongValue
+from edge.apps.store.failures import WrongValue, damaged
 from edge.apps.store.folder import claim
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rebuilding import Floats
@@ -100,8 +101,6 @@ CREATE INDEX mails_by_thread ON mails(thread);
 {LexicalIndex.create(FULL_TEXT)}
 """
 
-_SPELLED = 256
-
 _UNRELEASED = 10
 
 
@@ -122,30 +121,14 @@ def _spell_again(db: Connection) -> None:
     """Names and numbers with signs are words of the full text now, and files are due that were left out for their
     names."""
     db.execute("UPDATE files SET due = 1 WHERE reason = 'its name is not valid Unicode'")
-    lexical, last = full_text(), 0
-    lexical.clear(db)
-    while rows := db.execute(
-        "SELECT id, context, text FROM chunks WHERE id > ? ORDER BY id LIMIT ?", (last, _SPELLED)
-    ).fetchall():
-        lexical.add(db, [row[0] for row in rows], [passage(str(row[1]), str(row[2])) for row in rows])
-        last = rows[-1][0]
+    rows = "SELECT id, context, text FROM chunks WHERE id > ? ORDER BY id LIMIT ?"
+    full_text().refill(db, rows, lambda row: passage(str(row[1]), str(row[2])))
 
 
 def open_database(path: Path, budget: MemoryBudget, *, read_only: bool) -> Database:
     if not read_only:
         claim(path.parent, path.name)
     return Database(path, migrations(), budget=budget, read_only=read_only)
-
-
-def get_setting(db: Connection, name: str) -> str | None:
-    row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
-    return None if row is None else str(row[0])
-
-
-def set_setting(db: Connection, name: str, value: str) -> None:
-    db.execute(
-        "INSERT INTO settings VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = excluded.value", (name, value)
-    )
 
 
 def read_roots(db: Connection) -> list[str]:
@@ -195,6 +178,8 @@ def describe(db: Connection, path: str, text: str) -> None:
     else:
         db.execute("DELETE FROM descriptions WHERE path = ?", (path,))
 
+
+not_stored = partial(damaged, what="is not what was stored", verbs="edge")
 
 TEXT_ROOT = ""
 """Of texts that were added directly. They lie below no folder, even if a name looks like a path."""
@@ -467,12 +452,6 @@ def verify_file(path: str, kind: str, title: str, stored: bytes | None) -> None:
 def is_mail(file: int, page: int, mail: Mail, stored: bytes) -> bool:
     """Its thread is not under the checksum."""
     return row_sum("mails", file, page, *astuple(mail)[:-1]) == stored
-
-
-def not_stored(what: str) -> DamagedStore:
-    return DamagedStore(
-        f"{what} is not what was stored; `edge check` says what is lost, `edge repair` mends what it can"
-    )
 
 
 def verify_text(chunk: int, context: str, text: str, stored: bytes) -> None:

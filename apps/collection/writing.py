@@ -21,10 +21,8 @@ from edge.apps.collection.catalog import (
     FileRow,
     files_below,
     forget_roots,
-    get_setting,
     read_roots,
     register_roots,
-    set_setting,
 )
 from edge.apps.collection.discovery import Discovery, Entry, Scanned, follow_move
 from edge.apps.collection.indexing import Advance, Intake
@@ -52,7 +50,7 @@ from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.plain import text_blocks
 from edge.apps.documents.scanner import fingerprint, scan
 from edge.apps.store.connections import WriterLock
-from edge.apps.store.database import Database
+from edge.apps.store.database import Database, get_setting, set_setting
 from edge.apps.store.erasure import ERASING, Erasure, compact, erasing, erasure, finish
 from edge.apps.store.failures import forget, is_noted, note
 from edge.apps.store.planning import BATCH_NBYTES, INDEXING

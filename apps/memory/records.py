@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from edge.apps.memory.arguments import (
@@ -23,7 +24,7 @@ from edge.apps.memory.arguments import (
     spoken,
 )
 from edge.apps.store.database import Migration
-from edge.apps.store.failures import DamagedStore
+from edge.apps.store.failures import damaged
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rows import PER_JSON, ROW_SUM, HeldDict, HeldList, Row, held, row_sum
 from edge.ivf.base import Connection
@@ -188,11 +189,8 @@ def _checksum(values: Sequence[Any]) -> bytes:
     return row_sum("memories", *(values[place] for place in _PROVED))
 
 
-def not_stored(what: str) -> DamagedStore:
-    """The error for a row that differs from the one stored."""
-    return DamagedStore(
-        f"{what} is not what was stored; `edge memory check` says what is lost, `edge memory repair` mends what it can"
-    )
+not_stored = partial(damaged, what="is not what was stored", verbs="edge memory")
+"""The error for a row that differs from the one stored."""
 
 
 def text_hash(text: str) -> str:
@@ -397,9 +395,6 @@ WITH RECURSIVE said(id, first) AS (
 """
 """Sets the conversation of every turn from the turns that follow one another."""
 
-_SPELLED = 256
-"""Memories in memory while the full-text index is filled again."""
-
 _UNRELEASED = 12
 """Number of steps before the first release, see `Migration`."""
 
@@ -417,14 +412,8 @@ def full_text() -> LexicalIndex:
 
 def _spell_again(db: Connection) -> None:
     """Fills the full-text index again, because names and numbers with signs are words of it now."""
-    lexical, last = full_text(), 0
-    lexical.clear(db)
-    while rows := db.execute(
-        "SELECT id, text, coalesce(local_timestamp, timestamp) FROM memories WHERE id > ? ORDER BY id LIMIT ?",
-        (last, _SPELLED),
-    ).fetchall():
-        lexical.add(db, [row[0] for row in rows], [_as_read(str(row[1]), row[2]) for row in rows])
-        last = rows[-1][0]
+    rows = "SELECT id, text, coalesce(local_timestamp, timestamp) FROM memories WHERE id > ? ORDER BY id LIMIT ?"
+    full_text().refill(db, rows, lambda row: _as_read(str(row[1]), row[2]))
 
 
 def _drop_actions(db: Connection) -> None:

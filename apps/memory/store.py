@@ -26,7 +26,7 @@ from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex, search_nbytes
 from edge.apps.store.models import StoreModels, fingerprint
 from edge.apps.store.planning import embedded_nbytes, holding
-from edge.apps.store.rebuilding import EmbedderIdentity, Rebuilding
+from edge.apps.store.rebuilding import EMBEDDER, EmbedderIdentity, Rebuilding
 from edge.apps.store.rows import held
 from edge.budget import MemoryBudget, OperationPlan
 from edge.config import Config, counted
@@ -136,7 +136,7 @@ class MemoryModels(StoreModels[TextEmbedder, TextReranker]):
         return EmbedderIdentity(_name(model), source, fingerprint(model), model.dim)
 
     def _compare(self, embedder: TextEmbedder) -> None:
-        known, own = self._identity(), fingerprint(embedder)
+        known, own = self.identity(), fingerprint(embedder)
         if known is not None and known.fingerprint != own:
             raise ModelError(
                 f"the memory was embedded with {known.name} ({known.fingerprint[:12]}), not with "
@@ -253,7 +253,6 @@ class Upkeep:
 
 
 DATABASE = MEMORY
-_EMBEDDER = "embedder"
 
 
 class MemoryStore:
@@ -276,7 +275,7 @@ class MemoryStore:
         frozen = holds_memory(path) and not can_be_written(path)  # a memory on a read-only disk can still be read
         self.database = Database(path / DATABASE, migrations(), budget=budget, read_only=frozen, verbs="edge memory")
         self.lexical = full_text()
-        self.models = MemoryModels(budget, config, trace, embedder=embedder, reranker=reranker, identity=self._identity)
+        self.models = MemoryModels(self.database, config, budget, trace, embedder=embedder, reranker=reranker)
         self._config = config
         self._opening = threading.Lock()
         self._index: VectorIndex | None = None
@@ -306,7 +305,7 @@ class MemoryStore:
         """The vector index; None before the first memory, because the vectors' width is not known yet."""
         with self._opening:
             if self._index is None:
-                identity = self._identity()
+                identity = self.models.identity()
                 if identity is not None:
                     self._index = self._open_index(identity.dim)
             return self._index
@@ -318,7 +317,7 @@ class MemoryStore:
             return index
         described = self.models.describe()
         with self.write() as db:
-            db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (_EMBEDDER, described.to_json()))
+            db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (EMBEDDER, described.to_json()))
         index = self.index
         assert index is not None
         return index
@@ -374,11 +373,6 @@ class MemoryStore:
         if index is not None:
             index.close()
         self.models.close()
-
-    def _identity(self) -> EmbedderIdentity | None:
-        with self.database.read() as db:
-            row = db.execute("SELECT value FROM settings WHERE name = ?", (_EMBEDDER,)).fetchone()
-            return None if row is None else EmbedderIdentity.from_json(row[0])
 
     def _open_index(self, dim: int) -> VectorIndex:
         return VectorIndex(
