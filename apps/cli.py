@@ -44,7 +44,7 @@ _VERBS = {
     "rerank": "edge.apps.commands.texts:rerank",
     "embed": "edge.apps.commands.texts:embed",
     "models": "edge.apps.commands.models:models",
-    "demo": "edge.apps.demo.passages:demo",
+    "demo": "edge.apps.demo:demo",
     "bench": "edge.apps.bench.command:bench",
     "doctor": "edge.apps.commands.doctor:doctor",
     "plan": "edge.apps.plan:plan",

@@ -153,7 +153,7 @@ def _cell(figure: str, value: float) -> str:
 
 
 def _demo() -> list[dict[str, Any]]:
-    from edge.apps.demo.passages import Passage, rows
+    from edge.apps.demo import Passage, rows
 
     passages = [Passage(**row) for row in rows("passages.jsonl")]
     docs, places = [passage.document for passage in passages], {p.id: place for place, p in enumerate(passages)}

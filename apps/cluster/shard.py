@@ -35,7 +35,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import read_excerpts
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.preparation import content_hash, is_racy
+from edge.apps.collection.intake import content_hash, is_racy
 from edge.apps.collection.searching import PassageSource, Ranking, Within
 from edge.apps.documents.base import Reason, Skipped, Stamp
 from edge.apps.documents.extraction import Extractor

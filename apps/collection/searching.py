@@ -33,12 +33,13 @@ from edge.apps.collection.query import (
     BEGINNING,
     CODE_KIND,
     Names,
+    best_sentence,
     checked_query,
     left_out,
     mostly_code,
+    snippet,
     whole_files,
 )
-from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import Mail, unpacked
 from edge.apps.documents.kinds import plain, unpacked_parts
 from edge.apps.store.database import Database

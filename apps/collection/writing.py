@@ -25,7 +25,7 @@ from edge.apps.collection.catalog import (
     register_roots,
 )
 from edge.apps.collection.discovery import Discovery, Entry, Scanned, follow_move
-from edge.apps.collection.indexing import Advance, Intake
+from edge.apps.collection.intake import Advance, Intake, Preparation, Prepared, is_racy, promising, with_more_memory
 from edge.apps.collection.models import CollectionModels
 from edge.apps.collection.paths import (
     Item,
@@ -41,7 +41,6 @@ from edge.apps.collection.paths import (
     resolved,
     with_nested,
 )
-from edge.apps.collection.preparation import Preparation, Prepared, is_racy, promising, with_more_memory
 from edge.apps.collection.report import FileProgress, IndexReport, Tally
 from edge.apps.documents.base import NO_STAMP, WORKER_NBYTES, Extracted, FoundFile
 from edge.apps.documents.chunking import chunks_of

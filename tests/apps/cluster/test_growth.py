@@ -17,7 +17,7 @@ from naive.spread_kills import check, killed_after, started
 
 from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.catalogue import Replica, home
-from edge.apps.cluster.indexing import index
+from edge.apps.cluster.cluster import index
 from edge.config import Config
 from edge.errors import InputError
 

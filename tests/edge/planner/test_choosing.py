@@ -16,8 +16,17 @@ from edge.errors import InputError
 from edge.ivf.base import DEVIATIONS, Codec, Goal, Parameters
 from edge.ivf.maintenance.work import VectorSource
 from edge.ivf.storage.manifest import IndexManifest
-from edge.planner.sampled import CodecKey, Expected, Sampled
-from edge.planner.stage_costs import Load, StageCosts, prepare_of, queue_places, scan_of, small_sizes
+from edge.planner.candidates import (
+    CodecKey,
+    Expected,
+    Load,
+    Sampled,
+    StageCosts,
+    prepare_of,
+    queue_places,
+    scan_of,
+    small_sizes,
+)
 from edge.planner.tuner import (
     DEPTHS,
     ParameterChoice,

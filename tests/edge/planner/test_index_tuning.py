@@ -37,7 +37,7 @@ def train(rig: IndexRig, parameters: Parameters) -> None:
 @pytest.fixture(autouse=True)
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each search is timed once: nothing here depends on how exact the times are."""
-    monkeypatch.setattr("edge.planner.stage_costs._ROUNDS", 1)
+    monkeypatch.setattr("edge.planner.candidates._ROUNDS", 1)
 
 
 @pytest.fixture
