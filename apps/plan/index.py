@@ -22,7 +22,7 @@ from edge.errors import InputError, RangeError, as_storage_error
 from edge.files.output_file import make_folder, open_output, write_all
 from edge.ivf.base import Goal
 from edge.ivf.maintenance.training import NEIGHBOURS
-from edge.tuning.tuner import ParameterChoice, TuningCandidates, grid, least_probed
+from edge.planner.tuner import ParameterChoice, TuningCandidates, grid, least_probed
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import click
 import psutil
 
-from edge.apps.bench.process import report_of
+from edge.apps.bench.worker import report_of
 from edge.errors import CapabilityError, EdgeError
 
 Item = TypeVar("Item")

@@ -17,8 +17,8 @@ from typing import Any
 
 _IMPORTED = (
     "edge.apps.cli", "edge.apps.commands.models", "edge.apps.commands.index", "edge.apps.commands.search",
-    "edge.apps.verbs.searching", "edge.apps.commands.contents", "edge.apps.commands.care",
-    "edge.apps.collection.collection", "edge.apps.collection.indexing", "edge.apps.collection.writing",
+    "edge.apps.verbs.searching", "edge.apps.commands.contents", "edge.apps.collection.care",
+    "edge.apps.collection.collection", "edge.apps.collection.intake", "edge.apps.collection.writing",
     "edge.apps.memory.command", "edge.apps.memory.memory", "edge.apps.memory.care",
     "edge.apps.commands.texts", "edge.apps.commands.texts",
     "edge.devices.cpu", "edge.devices.faiss_codec", "faiss", "numpy.ma",
