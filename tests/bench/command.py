@@ -10,7 +10,6 @@ _MODULES = {
     "answer-odds": "answer_odds",
     "assistant": "assistant",
     "banks": "banks",
-    "beam": "beam",
     "fleet": "fleet",
     "fpga": "fpga",
     "gpu": "gpu",
