@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from campaign.base import Attack, Case, Outcome, failed
@@ -109,7 +110,7 @@ def _broken(error: Exception) -> Outcome:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns 1 when a case failed."""
-    every = {attack.name: attack for attack in attacks()}
+    every = {attack.name: attack for attack in attacks() if all(map(find_spec, attack.needs))}
     parser = argparse.ArgumentParser(description="Attacks every promise of the program, and counts what held.")
     parser.add_argument("--quick", action="store_true", help="A few cases of each class, one minute in all.")
     parser.add_argument("--hours", type=float, help="Run for so long.")
