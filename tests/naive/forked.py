@@ -92,7 +92,8 @@ def _become(client: socket.socket) -> None:
             os.dup2(descriptor, number)
             os.close(descriptor)
         sys.stdin, sys.stdout, sys.stderr = (
-            os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8"), os.fdopen(2, "w", encoding="utf-8"),
+            os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8"),
+            os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace"),
         )  # fmt: skip
         os.chdir(task["folder"])
         os.environ.clear()
