@@ -65,9 +65,9 @@ SMALL = ["--questions", "1", "--warmup", "1", "--bandwidth", "10MB", "--memory-s
 
 
 def test_all_pipelines_find_the_same_with_and_without_lookahead(
-    replaying: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    replaying: list[str], tmp_path: Path, measured_here: Callable[[str], None]
 ) -> None:
-    monkeypatch.setattr("bench.assistant.measure", lambda work, task, threads: work(task))  # saves 18 processes
+    measured_here("assistant")
     report = json.loads(output_of(assistant, *replaying, *SMALL, "--questions", "2"))
     assert [row["pipeline"] for row in report["pipelines"]] == list(PIPELINES)
     stored = {figure.key: figure.median for figure in RunRecord.load(tmp_path / "run.json").figures}
@@ -87,7 +87,10 @@ def test_all_pipelines_find_the_same_with_and_without_lookahead(
     assert any(row["coverage"] is not None for row in report["pipelines"]), "some pipeline looks ahead"
 
 
-def test_retrieval_is_hidden_behind_what_is_written(replaying: list[str], tmp_path: Path) -> None:
+def test_retrieval_is_hidden_behind_what_is_written(
+    replaying: list[str], tmp_path: Path, measured_here: Callable[[str], None]
+) -> None:
+    measured_here("pipelining")
     at = replaying.index("--prefill")  # no prompt is read here
     options = [
         "--list-rows", "8", "--interval", "8", "--texts", "2", "--warmup", "1", "--decode", "100",

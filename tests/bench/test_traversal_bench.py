@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,11 @@ def test_the_fastest_of_each_kind_is_chosen() -> None:
     }  # fmt: skip
 
 
-def test_every_setting_reaches_the_recall(tmp_path: Path) -> None:
+def test_every_setting_reaches_the_recall(
+    tmp_path: Path, measured_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_here("traversal")
+    monkeypatch.setattr("bench.traversal._GROUPS", (2, 3))
     arguments = [
         "--rows", "300", "--queries", "4", "--degree", "8", "--recall", "0.3", "--latency", "0",
         "--rounds", "1", "--work-dir", str(tmp_path / "work"),
