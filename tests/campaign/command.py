@@ -15,7 +15,7 @@ from pathlib import Path
 
 from campaign.base import Attack, Case, Outcome, failed
 from campaign.discovery import found
-from campaign.program import end_warm
+from campaign.program import end_forks
 from campaign.report import Tally, document, table, write
 
 SEED = 1
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"the campaign ends here. {end}", file=sys.stderr)
         interrupted = True
     finally:
-        end_warm()
+        end_forks()
         shutil.rmtree(place, ignore_errors=True)
     print(table(tallies))
     if options.json is not None:
