@@ -16,7 +16,7 @@ from pathlib import Path
 from campaign.base import Attack, Case, Outcome, failed
 from campaign.discovery import found
 from campaign.program import end_forks
-from campaign.report import Tally, document, table, write
+from campaign.report import Tally, table
 
 SEED = 1
 
@@ -61,8 +61,8 @@ def run(
         try:
             for number, case, outcome, seconds in _each(attack, own, seed, least, until, only, match):
                 tally.add(number, case.label, outcome, seconds)
-                if not outcome.held:
-                    print(f"FAILED {attack.name} case {number}: {case.label}: {outcome.line}", file=sys.stderr)
+                if not outcome.held and tally.failures:
+                    print(tally.failures[-1], file=sys.stderr)
         finally:
             attack.close()
             shutil.rmtree(own, ignore_errors=True)
@@ -119,7 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", type=int, default=0, help="The number of the one case to run.")
     parser.add_argument("--match", default="", help="Only cases whose label holds this text.")
     parser.add_argument("--seed", type=int, default=SEED, help="Of everything that is chosen by chance.")
-    parser.add_argument("--json", type=Path, help="Write the report here, too.")
     parser.add_argument("--list", action="store_true", help="Say which classes there are.")
     options = parser.parse_args(arguments)
     if options.list:
@@ -151,6 +150,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         end_forks()
         shutil.rmtree(place, ignore_errors=True)
     print(table(tallies))
-    if options.json is not None:
-        write(options.json, document(options.seed, tallies))
     return 130 if interrupted else 1 if any(tally.failed for tally in tallies) else 0
