@@ -142,7 +142,6 @@ def test_rooms_import_only_whom_they_may() -> None:
 
 
 MODULES = {".".join([*package_of(path), path.stem]).removesuffix(".__init__"): path for path in CODE}
-BENCHES = "bench"
 MODULE_NAME = re.compile(r"(edge(?:\.\w+)*)(?::\w+)?")
 """A module, or `module:attribute`, as lazy commands and public classes are named in strings."""
 
