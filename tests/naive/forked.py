@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import struct
@@ -52,7 +53,7 @@ sys.exit(code[0] if code else "the command died")
 
 
 class Forks:
-    """The process that waits for commands, on Linux."""
+    """The process that waits for commands, on Linux. It ends with this one."""
 
     def __init__(self) -> None:
         self.address = f"\0edge-tests-{os.getpid()}-{id(self)}"
@@ -67,7 +68,7 @@ class Forks:
             server.listen()
             os.set_inheritable(server.fileno(), True)
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(server.fileno())], pass_fds=[server.fileno()],
+                [sys.executable, __file__, str(server.fileno())], pass_fds=[server.fileno()], stdin=subprocess.PIPE,
                 env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
             )  # fmt: skip
 
@@ -101,8 +102,7 @@ class Forks:
     def close(self) -> None:
         """Ends the process."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.communicate()
             self._process = None
 
 
@@ -135,7 +135,7 @@ def _serve(server: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # no command looks through the objects of these modules
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the commands
-    while True:
+    while server in select.select([server, sys.stdin], [], [])[0]:  # the other end of stdin closes with the parent
         client, _ = server.accept()
         with client:
             if os.fork() == 0:
