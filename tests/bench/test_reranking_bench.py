@@ -218,7 +218,8 @@ def test_pools_are_read_with_what_retrieval_said(tmp_path: Path) -> None:
         read_pools(tmp_path / "p.jsonl", 10)
 
 
-def test_systems_compute_the_same(tmp_path: Path) -> None:
+def test_systems_compute_the_same(tmp_path: Path, measured_here: Callable[[str], None]) -> None:
+    measured_here("layer_speed")
     options = ["--shapes", "tiny-bert", "--sequences", "9", "--tokens", "30", "--rounds", "2", "--threads", "1"]
     ended = CliRunner().invoke(layer_speed, [*options, "--json", "--store", str(tmp_path / "run.json")])
     assert ended.exit_code == 0, ended.output
@@ -239,7 +240,8 @@ def test_systems_compute_the_same(tmp_path: Path) -> None:
         assert found["onnx"]["apart"] < 1e-3
 
 
-def test_parts_make_up_the_whole(tmp_path: Path) -> None:
+def test_parts_make_up_the_whole(tmp_path: Path, measured_here: Callable[[str], None]) -> None:
+    measured_here("overhead")
     packed = synth("tiny-bert", tmp_path / "pack")
     options = ["--model", str(packed.path), "--candidates", "5", "--tokens", "40", "--memory", "1GB"]
     options += ["--rows", "400", "--dim", "16", "--nprobe", "3", "--rounds", "2", "--threads", "1"]

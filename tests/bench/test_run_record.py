@@ -103,7 +103,7 @@ def test_a_command_is_stored_as_it_was_typed() -> None:
     command = bench.get_command(click.Context(bench), "load")
     assert command is not None
     typed = [
-        "--rates", "0.3,1", "--mix", "ask=2,chat=1", "--system", "neither=@tree,queue", "--system", "tree and queue=",
+        "--rates", "0.3,1", "--mix", "ask=2,search=1", "--system", "neither=@tree,queue", "--system", "tree and queue=",
     ]  # fmt: skip
     context = command.make_context("load", list(typed))
     assert shlex.split(command_line(context)) == ["load", *typed]

@@ -358,7 +358,13 @@ def test_no_value_of_a_collection_is_more_than_damage(
         whole.describe(folder, "told")
     with closing(apsw.Connection(str(tmp_path / "whole" / "edge.db"))) as db:
         columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
-    for number, (column, value) in enumerate((column, value) for column in columns for value in ODD):
+        lists = {
+            column
+            for column in columns
+            if db.execute(f"SELECT 1 FROM {table} WHERE substr({column}, 1, 1) = '['").fetchone() is not None
+        }
+    values = ((column, value) for column in columns for value in ODD if column in lists or "[" not in value)
+    for number, (column, value) in enumerate(values):
         place = tmp_path / str(number)
         shutil.copytree(tmp_path / "whole", place)
         with suppress(apsw.ConstraintError, apsw.MismatchError):
