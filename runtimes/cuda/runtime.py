@@ -6,6 +6,7 @@ import math
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,7 +21,8 @@ from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Pass, Weights, rotation, runs
-from edge.runtimes.cuda.states import DeviceRows, DeviceStates, Entrance, HostStates, KeptPages, Readback
+from edge.runtimes.cuda.states import DeviceRows, DeviceStates, HostStates, KeptPages, Readback
+from edge.runtimes.cuda.tokens import TokenTable
 from edge.runtimes.device import LEAST_CANDIDATES, DevicePlace, DeviceRuntime, DeviceWay
 from edge.runtimes.input import Feed
 from edge.streaming.forwarding import SLACK, PassSizes
@@ -444,10 +446,12 @@ class _DeviceArrival:
 
 class CudaPlace(DevicePlace):
     ways = CudaWay
+    holds_rows = True
 
     def __init__(self, device: Any, lane: Lane, trace: Trace) -> None:
         super().__init__(device, lane, trace)
         self._rows_staging: Any = None
+        self._tokens = TokenTable(device)
         self._pages = KeptPages(device)
 
     def tensors(self, model: PackedModel, layer: int, buffer: Any) -> dict[str, Any]:
@@ -461,27 +465,24 @@ class CudaPlace(DevicePlace):
         tokens = min(int(run.batch.lengths.sum()), run.longest_chunk)
         if self._rows_staging is None:
             self._rows_staging = device.staging(_ROWS_STAGING)
-        entrance = Entrance(device, self._rows_staging, run.model, run.embedding, tokens, run.longest)
-        try:
+        with ExitStack() as opened:
+            opened.callback(self._tokens.end)
+            self._tokens.begin(run, self._rows_staging, tokens)
             readback = Readback(device, device.host, len(run.batch), shape.width)
-        except BaseException:
-            entrance.close()
-            raise
-        try:
+            opened.callback(readback.close)
             if run.memory_plan.resident:
-                return DeviceStates(shape, device, tokens, entrance, readback)
-            return HostStates(shape, device, tokens, entrance, readback, self._pages)
-        except BaseException:
-            entrance.close()
-            readback.close()
-            raise
+                states: HiddenStates = DeviceStates(shape, device, tokens, self._tokens, readback)
+            else:
+                states = HostStates(shape, device, tokens, self._tokens, readback, self._pages)
+            opened.pop_all()
+        return states
 
     def embed(self, feed: Feed, states: HiddenStates) -> Callable[[TokenChunk], Any]:
-        return feed.raw
+        return feed.tokens
 
     def beside(self, model: PackedModel, chunk_tokens: int, longest: int) -> int:
         """Token rows, and computing layer 0's input of them."""
-        return Entrance.memory_needed(model, chunk_tokens, longest) + Entrance.workspace(model, chunk_tokens)
+        return TokenTable.working_nbytes(model, chunk_tokens, longest)
 
     def prefix(self, states: npt.NDArray[Any]) -> DeviceRows:
         """Sends the prefix's input to the device, where its states stay."""
@@ -491,6 +492,7 @@ class CudaPlace(DevicePlace):
         self.device.card.synchronize()
         if self._rows_staging is not None:
             self._rows_staging.close()
+        self._tokens.close()
         self._pages.close()
         super().close()
 
