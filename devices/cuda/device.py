@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
+from edge.devices.compiling import Compiling
 from edge.devices.cpu import MeasuredScan
 from edge.devices.cuda.card import Card, Pinned, Streams, UploadBuffers, close_card, open_card
 from edge.errors import CapabilityError
@@ -53,6 +54,7 @@ class CudaDevice(MeasuredScan):
         with memory.charge("cuda driver") as self._driver:
             self.card = open_card(on, cap, streams)
         self.memory = self.card.memory
+        self.hardware = f"{self.card.name}, with {'our kernels in Triton' if self.card.has_triton else 'torch alone'}"
         self._stand_in = None
         self._staging: UploadBuffers | None = None
         self._lock = threading.Lock()
@@ -64,6 +66,7 @@ class CudaDevice(MeasuredScan):
             close_card(self.card)
             self._driver.release()
             raise
+        self.compiling = Compiling(memory, "cuda kernels")
         self.link = Lane("cuda link", trace=trace)
         self._search = DeviceSearch(self.card)
 
@@ -103,6 +106,7 @@ class CudaDevice(MeasuredScan):
         if self._staging is not None:
             self._staging.close()
         close_card(self.card)
+        self.compiling.close()
         self._driver.release()
         if self._stand_in is not None:
             self._stand_in.release()

@@ -1,0 +1,3 @@
+from making.interpreted_triton import load
+
+load()

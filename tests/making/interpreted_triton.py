@@ -1,0 +1,42 @@
+"""Triton's interpreter, which runs our kernels on the processor where there is no GPU."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+HERE = importlib.util.find_spec("triton") is not None
+"""Whether Triton is installed. Tests that need it are not collected elsewhere, as CI takes a skip for a failure."""
+
+
+def load() -> None:
+    """Loads Triton so that its own functions are interpreted, too. To be called before anyone loads it."""
+    torch = importlib.import_module("torch") if HERE and importlib.util.find_spec("torch") else None
+    if torch is not None and not torch.cuda.is_available():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TRITON_INTERPRET", "1")
+            interpreter = importlib.import_module("triton.runtime.interpreter")
+            importlib.import_module("triton.language")
+        made = interpreter._patch_lang_tensor
+
+        def patched(tensor: Any, scope: Any) -> None:
+            made(tensor, scope)  # converts an array of one element to a number, which numpy refuses since 2.4
+            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+        interpreter._patch_lang_tensor = patched
+
+
+@contextmanager
+def interpreted(wanted: bool) -> Iterator[None]:
+    """Kernels that are loaded inside are interpreted, or not used at all on the processor."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", str(int(wanted)))
+        yield
+    for name in [name for name in sys.modules if name.startswith("edge.") and name.endswith("cuda.kernels")]:
+        del sys.modules[name]
