@@ -40,3 +40,46 @@ def interpreted(wanted: bool) -> Iterator[None]:
         yield
     for name in [name for name in sys.modules if name.startswith("edge.") and name.endswith("cuda.kernels")]:
         del sys.modules[name]
+
+
+class Launches:
+    """Counts what a GPU would start a kernel or a transfer for, inside: torch's operations, and our kernels among
+    them (`kernels`)."""
+
+    STILL = ("view", "t", "transpose", "split", "slice", "select", "expand", "unsqueeze", "detach", "empty", "alias",
+             "empty_like", "permute", "as_strided", "squeeze", "_unsafe_view", "chunk", "reshape",
+             "lift_fresh", "detach_", "split_with_sizes", "resolve_conj", "resolve_neg")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.count = self.kernels = 0
+        self._inside = False
+
+    def __enter__(self) -> Launches:
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from triton.runtime.interpreter import InterpretedFunction
+
+        launches = self
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                launches.count += not launches._inside and func.overloadpacket.__name__ not in launches.STILL
+                return func(*args, **(kwargs or {}))
+
+        made = InterpretedFunction.run
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.count, self.kernels, self._inside = self.count + 1, self.kernels + 1, True
+            try:
+                return made(*args, **kwargs)
+            finally:
+                self._inside = False
+
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(InterpretedFunction, "run", run)
+        self._mode = Mode()
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._mode.__exit__(*error)
+        self._patch.undo()

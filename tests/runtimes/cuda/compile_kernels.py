@@ -10,6 +10,7 @@ import triton  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
+from edge.devices.cuda import kernels as searching  # noqa: E402
 from edge.runtimes.cuda import kernels  # noqa: E402
 
 HALF, SINGLE, BYTES, WHOLE = "*fp16", "*fp32", "*i8", "i32"
@@ -34,10 +35,18 @@ GIVEN = {
         [HALF, HALF, HALF, HALF, "*i32", WHOLE, "fp32"],
         {"HEADS": 4, "KV_HEADS": 2, "HEAD": 32, "WIDTH": 32, "QUERIES": 64, "KEYS": 16, "CAUSAL": True, "PREFIX": True},
     ),
+    "scan": (
+        ["*i64", SINGLE, SINGLE, SINGLE, WHOLE, WHOLE],
+        {"KIND": "flat", "DIM": 384, "SIZE": 1536, "ROWS": 64, "STEP": 64},
+    ),
+    "gather": (
+        ["*i64", "*i64", "*i64", SINGLE, "*i32", WHOLE, WHOLE],
+        {"SIZE": 384, "ROWS": 64, "BLOCK": 512, "WORDS": 98},
+    ),
 }
 
 for name, (types, constants) in GIVEN.items():
-    kernel = getattr(kernels, name)
+    kernel = getattr(kernels, name, None) or getattr(searching, name)
     names = kernel.arg_names
     signature = dict(zip(names, types + ["constexpr"] * len(constants), strict=True))
     source = ASTSource(kernel, signature, {(names.index(key),): value for key, value in constants.items()})
