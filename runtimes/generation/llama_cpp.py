@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ from edge.resident import Closing
 from edge.runtimes.base import physical_cores
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
 from edge.runtimes.generation.engine import GenerationEngine, Request
+from edge.runtimes.generation.gpu_layers import GpuLayers
 from edge.runtimes.generation.llama_context import KVType, LlamaContext, LlamaSampler
 from edge.runtimes.generation.llama_memory import Weights, reserve_memory
 from edge.runtimes.generation.llama_model import LlamaModel, Load, llama_library
@@ -50,6 +52,7 @@ class LlamaGenerator(Closing):
         answers: int = 1,
         shared: bool = False,
         thinking: bool = False,
+        gpu_layers: GpuLayers | None = None,
         trace: Trace | None = None,
     ) -> None:
         """Loads a model. `cache` is for hashes of model files; `context` 0 takes the trained length, at most 4,096, or
@@ -57,7 +60,7 @@ class LlamaGenerator(Closing):
         only while needed.
 
         `shared` answers have one context and one step, but the last bits of sums, and so some texts, depend on company.
-        `thinking` allows reasoning before the answer."""
+        `thinking` allows reasoning before the answer. `gpu_layers` lie on a GPU; none if not given."""
         file = GGUFFile.open(path)
         self.name = file.path.name
         self.tree: KnowledgeTree | None = None
@@ -66,6 +69,7 @@ class LlamaGenerator(Closing):
         self._budget = budget
         self._hashes = cache
         self._leases: list[Lease] = []
+        self._gpu_layers = gpu_layers or GpuLayers("0", "")
         self._sequences = 0
         self._model: LlamaModel | None = None
         self._engine: GenerationEngine | None = None
@@ -86,9 +90,11 @@ class LlamaGenerator(Closing):
                 sequences=answers if shared else 1,
             )
             self._leases += leases
+            self._gpu_layers.reserve(library.api, file, budget, self.memory.kv_cache + self.memory.buffers)
+            self.memory = replace(self.memory, on_gpu=self._gpu_layers.placement)
             load: Load = "map" if self.memory.mapped else "read"
             with self._trace.span(f"load {self.name}", "generation", load=load):
-                self._model = model = LlamaModel(library, file, load=load)
+                self._model = model = LlamaModel(library, file, load=load, gpu_layers=self._gpu_layers.count)
                 first = self._parted(LlamaContext(model, self.memory.shape))
             self._engine = GenerationEngine(
                 model,
@@ -183,6 +189,7 @@ class LlamaGenerator(Closing):
         if self._model is not None:
             self._model.close()
         self._model = None
+        self._gpu_layers.close()
         for lease in self._leases:
             lease.release()
 

@@ -33,6 +33,7 @@ def open_generator(
         return OpenAIGenerator(
             url, model=model, key=config.llm_key, remote=config.llm_remote, context=config.context or DEFAULT_CONTEXT
         )
+    from edge.runtimes.generation.gpu_layers import GpuLayers
     from edge.runtimes.generation.llama_cpp import LlamaGenerator
 
     return LlamaGenerator(
@@ -43,6 +44,7 @@ def open_generator(
         threads=config.threads,
         answers=config.answers,
         shared=config.generation == "shared",
+        gpu_layers=GpuLayers(config.gpu_layers, config.opened_device),
         trace=trace,
     )
 
