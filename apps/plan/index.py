@@ -159,8 +159,8 @@ def sentence(found: ParameterChoice | Planned, goal: Goal) -> str:
         f"{start}The accelerator has these parallel units: tables {shape.builders} of {shape.lanes} components, "
         f"scanning {shape.units}, with queues of {shape.kept} that lead to one of {shape.results}. It answers "
         f"{found.rate:,.0f} queries per second (derived from its cycles, an assumed clock of "
-        f"{chip.GOAL / 1e6:.0f} MHz, and the host's part of a query, {found.host_seconds * 1e3:.2f} ms predicted, where "
-        f"this machine alone takes {choice.seconds * 1e3:.2f} ms). On {chip.CHIP} it takes {logic:.0%} of the look-up "
-        f"tables (fitted to synthesized designs) and {taken.blocks} of {chip.WHOLE.blocks} memory blocks (derived). It has not run on a "
-        f"board. {recall[0].upper()}{recall[1:]}."
+        f"{chip.GOAL / 1e6:.0f} MHz, and the host's part of a query, {found.host_seconds * 1e3:.2f} ms predicted, "
+        f"where this machine alone takes {choice.seconds * 1e3:.2f} ms). On {chip.CHIP} it takes {logic:.0%} of the "
+        f"look-up tables (fitted to synthesized designs) and {taken.blocks} of {chip.WHOLE.blocks} memory blocks "
+        f"(derived). It has not run on a board. {recall[0].upper()}{recall[1:]}."
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import platformdirs
 
 from edge.budget import MemoryBudget
 from edge.cache.cached_block import Bytes, page_buffer
@@ -130,6 +131,7 @@ class Card:
             raise ConfigError(f"{self.name} has {format_size(total)} of memory, less than {format_size(limit)}")
         self.memory = MemoryBudget(limit, part=True)
         if self.on_gpu:
+            os.environ.setdefault("TRITON_CACHE_DIR", str(platformdirs.user_cache_path("edge-rag") / "triton"))
             if limit < _PLENTY:
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
             torch.cuda.set_per_process_memory_fraction(limit / total, self.device)
