@@ -18,7 +18,8 @@ from edge.ivf.device import ListScan, SearchRequest
 ROWS = 64
 """Rows that are scored together: an item. A row that counts is a bit of 64."""
 
-_STEP = 64
+_STEP = 32
+"""Bytes or components of a row that are summed at a time. With 64 a GPU has registers for a quarter of the threads."""
 _SPARE = 64
 """Rows that come back for each query beyond twice as many as are wanted. If more may be among the best, it is asked for
 eight times as many."""
