@@ -33,18 +33,25 @@ from edge.trace import Trace
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
     """A chunk's sequences: their tokens, and the longest with prefix; on the device the places of the tokens in their
-    sequences (int64 [tokens]), and `tiles` for the fused kernels."""
+    sequences (int64 [tokens]), their starts (int32 [n + 1]), and `tiles` for the fused kernels."""
 
     lengths: npt.NDArray[np.int32]
     longest: int
     positions: Any
+    starts: Any
     tiles: Any
 
 
 def attend(torch: Any, spec: LayerSpec, place: AttentionLayout, q: Any, k: Any, v: Any, prefix: Any) -> Any:
     """Attention of queries [tokens, heads, head_size] to keys and values [tokens, kv_heads, head_size] of their own
-    sequences, and to a prefix. Sequences of equal length are computed together, but as many as copies of the prefix fit
-    the chunk's tokens."""
+    sequences, and to a prefix. In half precision on a GPU since Ampere this is one kernel for all lengths
+    (FlashAttention, Dao 2023), without a prefix and for heads of a multiple of 8. Otherwise sequences of equal length
+    are computed together, but as many as copies of the prefix fit the chunk's tokens."""
+    fits = q.is_cuda and q.element_size() == 2 and spec.head_size % 8 == 0 and prefix is None
+    if fits and torch.cuda.get_device_capability(q.device) >= (8, 0):
+        return torch.ops.aten._flash_attention_forward(
+            q, k, v, place.starts, place.starts, place.longest, place.longest, 0.0, spec.causal, False, scale=spec.scale
+        )[0]
     before = 0 if prefix is None else prefix.tokens
     context = torch.empty_like(q)
     at = 0
@@ -317,7 +324,7 @@ class CudaLayerKernel(LayerKernel):
             positions = np.arange(int(ends[-1])) - np.repeat(ends - lengths, lengths) + prefix
             sent = [
                 self._torch.from_numpy(values).to(self.card.device, non_blocking=True)
-                for values in (positions, tiles(lengths, QUERIES))
+                for values in (positions, np.concatenate(([0], ends)).astype(np.int32), tiles(lengths, QUERIES))
             ]
             found = self._layouts[key] = AttentionLayout(lengths, int(lengths.max()) + prefix, *sent)
             while len(self._layouts) > _LAYOUTS:

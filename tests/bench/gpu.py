@@ -164,6 +164,7 @@ def gpu(
         }
         run.take("machine", {"part": "machine", **common}, seconds=15)
         run.take("parity", {"part": "parity", **common}, seconds=20)
+        run.take("search", {"part": "search", "vectors": rows, **common}, seconds=60)
         for shape in chosen:
             task = {"part": "transformers", "shape": shape, "candidates": count, "prefix": _PREFIX_TOKENS, **common}
             if on != "webgpu":  # transformers runs on torch's devices
@@ -179,7 +180,6 @@ def gpu(
                     "candidates": count, "prefix": _PREFIX_TOKENS, "scratch": scratch, **common,
                 }  # fmt: skip
                 run.take(f"{shape} {precision}", task, seconds=60)
-        run.take("search", {"part": "search", "vectors": rows, **common}, seconds=60)
         if data is not None:
             device = "webgpu" if on == "webgpu" else "cuda"
             options = {"cap": "64MB"} | ({"always": True} if on == "webgpu" else {"on": on})
