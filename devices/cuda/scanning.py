@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -78,28 +79,26 @@ class FusedSearch:
         own = prepared("cuda", spec, request.queries[queries])
         items, firsts, labels = _items(lists, queries, spec.code_size)
         found = self._run(spec, own, items, firsts, longest, keep)
-        again = []
-        for place, query in enumerate(queries):
-            upper = found[place, :, 0].copy().view(np.float32)
-            taken = upper > -np.inf
-            codes = found[place, :, 2:][taken].view(np.uint8)[:, : spec.code_size]
-            upper, row = upper[taken], found[place, :, 1][taken]
-            margin = (
-                2
-                * float(own.margin[place])
-                * (_LONGER * np.linalg.norm(codes.copy().view("<f4"), axis=1) if spec.exact else 1.0)
-            )
-            lower = np.sort(upper.astype(np.float64) - margin)
-            floor = max(request.seen.floor(query), lower[-width] if len(lower) >= width else -np.inf)
-            if len(upper) == keep < longest and upper.min() >= floor:
-                again.append(query)
-                continue
-            kept = upper >= floor
-            if kept.any():
-                item = firsts[place] + row[kept] // ROWS
-                offer(request, query, codes[kept], labels[item] + row[kept] % ROWS)
-        for query in again:
-            self._some(request, lists, [query], _MORE * keep, room)
+        upper = np.ascontiguousarray(found[:, :, 0]).view(np.float32)
+        codes = found.view(np.uint8)[:, :, 8 : 8 + spec.code_size]
+        margin = 2 * own.margin.astype(np.float64)[:, None]
+        if spec.exact:
+            # Where a query has fewer rows, no code was written.
+            vectors = np.where((upper > -np.inf)[:, :, None], np.ascontiguousarray(codes).view("<f4"), 0)
+            margin = margin * (_LONGER * np.linalg.norm(vectors, axis=2))
+        floors = np.where(request.seen.labels[queries].min(1) >= 0, request.seen.scores[queries].min(1), -np.inf)
+        if keep >= width:
+            floors = np.maximum(floors, np.partition(upper - margin, keep - width, axis=1)[:, keep - width])
+        kept = (upper >= floors[:, None]) & (upper > -np.inf)
+        # The bounds fall, so the rows that may be among the best come first.
+        counts = kept.sum(1)
+        places = found[:, :, 1]
+        names = np.where(kept, labels[np.where(kept, firsts[:, None] + places // ROWS, 0)] + places % ROWS, -1)
+        for place, (query, count) in enumerate(zip(queries, counts.tolist(), strict=True)):
+            if count < keep or keep == longest:
+                offer(request, query, codes[place, :count], names[place, :count])
+        for place in np.flatnonzero((counts == keep) & (keep < longest)).tolist():  # overwrites what was found
+            self._some(request, lists, [queries[place]], _MORE * keep, room)
 
     def _run(
         self, spec: CodecSpec, own: Prepared, items: npt.NDArray[np.int64], firsts: Any, longest: int, keep: int
@@ -148,11 +147,13 @@ def _items(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The items of some queries, query by query: for each (see `kernels.scan`) [5, n], the first one of each query, and
     the label of an item's row 0."""
-    place_of = {query: place for place, query in enumerate(queries)}
-    pairs = [
-        (place_of[query], number) for number, scan in enumerate(lists) for query in scan.queries if query in place_of
-    ]
-    owners, numbers = np.array(sorted(pairs), np.int64).T
+    asking = [scan.queries for scan in lists]
+    asked = np.fromiter(chain.from_iterable(asking), np.int64)
+    place_of = np.full(max(int(asked.max()), *queries) + 1, -1, np.int64)
+    place_of[queries] = np.arange(len(queries))
+    owners, numbers = place_of[asked], np.repeat(np.arange(len(lists)), [len(own) for own in asking])
+    order = np.lexsort((numbers, owners))[np.count_nonzero(owners < 0) :]
+    owners, numbers = owners[order], numbers[order]
     counts = np.array([scan.count for scan in lists], np.int64)
     cuts = -(-counts // ROWS)
     ends = np.cumsum(cuts)

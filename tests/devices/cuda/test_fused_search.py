@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from making.interpreted_triton import Launches, interpreted
 
 from edge.budget import MemoryBudget
@@ -74,13 +75,25 @@ def test_results_are_those_of_the_host(codec: str, width: int, monkeypatch: pyte
     lists.close()
 
 
+def test_queries_with_fewer_rows_than_others_find_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies behind their rows in the results was never written, and may be anything."""
+    monkeypatch.setattr(torch, "empty", lambda *shape, **given: torch.full(*shape, -1, **given))
+    lists = Lists("flat", (130, 9))
+    for scans in (lists.here, lists.there):
+        scans[0].queries, scans[1].queries = [0], [1, 2]
+    assert lists.found(lists.device, lists.there, 12) == lists.found(lists.host, lists.here, 12)
+    lists.close()
+
+
 def test_more_rows_come_back_where_many_may_be_among_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    """130 equal rows: which of them stay is the host's choice, so all come back."""
+    """130 equal rows: which of them stay is the host's choice, so all come back; for one of the queries only."""
     monkeypatch.setattr(scanning, "_SPARE", 2)
-    lists = Lists("sq8", (130,))
+    lists = Lists("sq8", (130, 90))
     codes = np.repeat(lists.here[0].codes[:1], 130, axis=0)
     lists.here[0].codes = codes
     lists.device.write(lists.there[0].codes, codes)
+    for scans in (lists.here, lists.there):
+        scans[0].queries, scans[1].queries = [0], [1, 2]
     assert lists.found(lists.device, lists.there, 3) == lists.found(lists.host, lists.here, 3)
     lists.close()
 
