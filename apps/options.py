@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import errno
-import importlib
+import importlib.util
 import math
 import os
 import re
@@ -63,12 +64,15 @@ class CommandGroup(click.Group):
         for title, names in (("Everyday commands", self.everyday), (rest, others)):
             rows = []
             for name in names:
-                command = self.get_command(ctx, name)
-                said = " ".join(((command and command.help) or "").partition("\n\n")[0].split())
+                said = " ".join(self.said_of(ctx, name).partition("\n\n")[0].split())
                 rows.append((name, re.split(r"(?<!\.)\.(?: |$)", said, maxsplit=1)[0]))
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+    def said_of(self, ctx: click.Context, name: str) -> str:
+        command = self.get_command(ctx, name)
+        return (command and command.help) or ""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -123,6 +127,20 @@ class LazyGroup(CommandGroup):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def said_of(self, ctx: click.Context, name: str) -> str:
+        """The docstring of a command's function, or of the function that it is made of, which is read and not imported:
+        a list of all commands needs none of their modules."""
+        module, _, attribute = self._verbs.get(name, "").partition(":")
+        found = importlib.util.find_spec(module) if module else None
+        if found is None or found.origin is None:
+            return super().said_of(ctx, name)
+        tree = ast.parse(Path(found.origin).read_text(encoding="utf-8")).body
+        said = {node.name: ast.get_docstring(node) for node in tree if isinstance(node, ast.FunctionDef)}
+        for node in tree:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args:
+                said[ast.unparse(node.targets[0])] = said.get(ast.unparse(node.value.args[0]))
+        return said[attribute] or ""
 
 
 def gathered(name: str, kind: Callable[..., object], *options: Option) -> Callable[[Command], Command]:

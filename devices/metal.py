@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
 from edge.devices.cpu import HostMemory, MeasuredScan
+from edge.devices.intervals import PQ_CENTROIDS, SQ_LEVELS
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, Codec, CodecSpec
 from edge.ivf.device import Candidates, ListScan, SearchRequest
@@ -20,9 +21,6 @@ from edge.trace import Trace
 
 _BLOCK_NBYTES = 32 << 20
 """Approximate number of bytes in the vectors and scores of lists that are scanned together."""
-
-_SQ_LEVELS = 255.0
-_PQ_CENTROIDS = 256
 
 Decode = Callable[[Any], Any]
 
@@ -145,13 +143,13 @@ def _decoder(mx: Any, spec: CodecSpec) -> Decode:
     if spec.name == "flat":
         return lambda codes: codes.view(mx.float32).reshape(-1, dim)
     if spec.name == "sq8":
-        low, step = state[:dim], state[dim:] / _SQ_LEVELS
+        low, step = state[:dim], state[dim:] / SQ_LEVELS
         start = low + step / 2  # a code represents the middle of its step
         return lambda codes: codes.reshape(-1, dim).astype(mx.float32) * step + start
     if spec.has_tables:
         turn = state[: dim * dim].reshape(dim, dim) if spec.name == "opq" else None
         parts, own = spec.code_size, state if turn is None else state[dim * dim :]
-        table, offsets = own.reshape(parts * _PQ_CENTROIDS, -1), mx.arange(parts) * _PQ_CENTROIDS
+        table, offsets = own.reshape(parts * PQ_CENTROIDS, -1), mx.arange(parts) * PQ_CENTROIDS
 
         def looked_up(codes: Any) -> Any:
             vectors = table[codes.reshape(-1, parts).astype(mx.int32) + offsets].reshape(-1, dim)

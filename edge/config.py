@@ -102,6 +102,8 @@ class Config:
         llm_remote: allows a server on another machine, to which questions and documents are then sent.
         context: tokens of prompt and answer together; 0 for the length the model was trained for, at most 4,096.
         answers: answers that a language model in this process writes at a time; further ones wait.
+        gpu_layers: layers of a language model that lie on the GPU of the device `cuda`: `auto` (as many as its memory
+            limit allows, none without such a device) or a number.
         generation: `exact` (a text does not depend on those that are written beside it), `shared` (they share steps
             and documents' states, which is faster), or `auto`: shared in a server that has the memory, else exact.
         states: `exact` (a document's states are used again after the same documents) or `anywhere` (after any others,
@@ -133,6 +135,7 @@ class Config:
     llm_remote: bool = False
     context: int = 0
     answers: int = 4
+    gpu_layers: str = "auto"
     generation: str = "auto"
     states: str = "exact"
     runtime: str = "auto"
@@ -153,6 +156,8 @@ class Config:
             raise ConfigError(f"a context has 0 tokens (what the model holds) or more, not {self.context}")
         if not 1 <= self.answers <= 32:
             raise ConfigError(f"1 to 32 answers are written at a time, not {self.answers}")
+        if self.gpu_layers != "auto" and not (self.gpu_layers.isdecimal() and self.gpu_layers.isascii()):
+            raise ConfigError(f"gpu_layers is `auto` or a whole number of at least 0, not {self.gpu_layers!r}")
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ConfigError(f"{name} is {_listed(choices)}, not {value!r}")

@@ -318,9 +318,10 @@ class Pass:
 
 class Workplace:
     """The memory for weights, intermediates and hidden states of a pass: that of this process. A device overrides each
-    method. `lane` transfers weights, for its counters."""
+    method. `lane` transfers weights, for its counters. `holds_rows`: token rows lie there, once they were needed."""
 
     on_host = True
+    holds_rows = False
 
     def __init__(self, memory: MemoryBudget, lane: Lane) -> None:
         self.memory = memory

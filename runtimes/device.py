@@ -6,6 +6,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from edge.blocks import BlockId, BlockSource
 from edge.budget import MemoryBudget
 from edge.ivf.device import open_device
@@ -21,6 +24,19 @@ LEAST_CANDIDATES = 64
 
 _ALONE = 1 << 50
 """The memory limit of a kernel that is used without an engine, such as in a measurement of single layers."""
+
+
+def tiles(lengths: npt.NDArray[np.int32], size: int) -> npt.NDArray[np.int32]:
+    """Parts of sequences, of at most `size` tokens: first token, tokens, and the sequence's first token and its end,
+    [n, 4]."""
+    own = lengths.astype(np.int64)
+    counts = -(-own // size)
+    of = np.repeat(np.arange(len(own)), counts)
+    ends = np.cumsum(own)
+    starts = ends - own
+    first = (np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)) * size
+    parts = np.stack((starts[of] + first, np.minimum(size, own[of] - first), starts[of], ends[of]), axis=1)
+    return parts.astype(np.int32)
 
 
 class DeviceRuntime(Runtime):

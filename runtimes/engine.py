@@ -303,7 +303,7 @@ class Engine(Closing):
         if len(jobs) > 1:  # the joined copy of the batches, and the states of all prefixes
             held += batch.nbytes + len(batch.prefix) * self.model.spec.layer.hidden * 4
         with self.budget.reserve("tokens", held), ResidentWatch() as watch:
-            self.embedding.prepare(batch)
+            self.embedding.prepare(batch, rows=not self.place.holds_rows)
             memory_plan = self.room.plan_memory(joined.batches)
             with self.place.memory.reserve("workspace", memory_plan.workspace):
                 states = self.place.states(
@@ -360,9 +360,11 @@ class Engine(Closing):
             raise too_small(self.model, budget.limit, budget.used + needs.nbytes)
 
     def _row_capacity(self) -> int:
-        """Number of rows to cache: the whole vocabulary where that is little, or the configured share of it, or as many
-        as fit beside everything else."""
+        """Number of rows to cache: few where the place holds them, the whole vocabulary where that is little, or the
+        configured share of it, or as many as fit beside everything else."""
         model = self.model
+        if self.place.holds_rows:
+            return LEAST_ROWS
         floor = InputEmbedding.memory_needed(model, LEAST_ROWS, self.max_tokens)
         # The tokenizer is already in memory, and can be released for the pass.
         spare = self.budget.free - floor - SLACK - (self.working - self.vocabulary.nbytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,8 @@ from edge.runtimes.native.library import EmbeddingTables, embedding_tables
 from edge.streaming.embedding_rows import RowCache
 from edge.streaming.hidden_states import TokenChunk
 
-
-@dataclass(frozen=True, slots=True)
-class RawRows:
-    """Token rows as stored: bytes [unique, row_nbytes], the row of each token, factors of int8 rows."""
-
-    rows: npt.NDArray[np.uint8]
-    places: npt.NDArray[np.int64]
-    scales: npt.NDArray[np.float32] | None
+Tokens = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8] | None]
+"""Token numbers of a chunk, and their types if there are several."""
 
 
 class InputEmbedding:
@@ -44,7 +37,7 @@ class InputEmbedding:
             remedy=model.file.remedy,
         )
         try:
-            self._scales = model.embedding_scales()
+            self.scales = model.embedding_scales()
             self._small = model.load(EMBED) if model.spec.embedding_tensors() else {}
             self._positions = np.empty((0, model.spec.layer.hidden), np.float32)
             self._compiled: EmbeddingTables | None = None
@@ -67,15 +60,17 @@ class InputEmbedding:
         positions = longest * model.spec.layer.hidden * 4 if model.positions is not None else 0
         return RowCache.memory_needed(table, min(row_capacity, table.rows)) + table.rows * per_row + small + positions
 
-    def prepare(self, batch: TokenBatch) -> None:
-        """Reads a request's token rows in one sorted pass, and the position rows up to its longest sequence."""
-        self._rows.prefetch(distinct(np.concatenate((batch.tokens, batch.prefix))).astype(np.int64))
+    def prepare(self, batch: TokenBatch, *, rows: bool) -> None:
+        """Reads a request's token rows in one sorted pass, unless another place holds them (`rows` is False), and the
+        position rows up to its longest sequence."""
+        if rows:
+            self._rows.prefetch(distinct(np.concatenate((batch.tokens, batch.prefix))).astype(np.int64))
         longest = int(batch.lengths.max())
         if self._model.positions is not None and longest > len(self._positions):
             self._lease.resize(self._tables_nbytes(longest))
             self._positions = self._model.position_rows(longest)
             eps = self._model.spec.layer.norm_eps
-            self._compiled = embedding_tables(self._scales, self._positions, self._small, eps)
+            self._compiled = embedding_tables(self.scales, self._positions, self._small, eps)
 
     def embed(
         self,
@@ -89,8 +84,8 @@ class InputEmbedding:
         if self._compiled is not None:
             return self._compiled.embed(rows, ids, lengths, types, into)
         x = rows.astype(np.float32)
-        if self._scales is not None:
-            x *= self._scales[ids, None]
+        if self.scales is not None:
+            x *= self.scales[ids, None]
         if self._model.positions is not None:
             x += self._positions[np.concatenate([np.arange(length) for length in lengths.tolist()])]
         if types is not None and "types" in self._small:
@@ -105,10 +100,11 @@ class InputEmbedding:
             x += self._small["norm.bias"]
         into[...] = x
 
-    def raw(self, ids: npt.NDArray[np.int32]) -> RawRows:
-        unique, places = np.unique(ids, return_inverse=True)
-        scales = None if self._scales is None else self._scales[unique]
-        return RawRows(self._rows.gather(unique.astype(np.int64)), places.astype(np.int64), scales)
+    def stored(
+        self, unique: npt.NDArray[np.integer[Any]]
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32] | None]:
+        """The rows of some tokens [n], ascending, as stored: bytes [n, row_nbytes], and the factors of int8 rows."""
+        return self._rows.read(unique.astype(np.int64)), None if self.scales is None else self.scales[unique]
 
     def tables(self, longest: int) -> dict[str, npt.NDArray[Any]]:
         """The small tensors that are added to token rows, and `positions` [longest, hidden] if they are learned."""
@@ -122,7 +118,7 @@ class InputEmbedding:
 
     def _tables_nbytes(self, positions: int = 0) -> int:
         small = sum(tensor.nbytes for tensor in self._small.values())
-        per_row = 4 + (0 if self._scales is None else 4)
+        per_row = 4 + (0 if self.scales is None else 4)
         table = positions * self._model.spec.layer.hidden * 4
         return small + self._model.embedding.rows * per_row + table
 
@@ -137,13 +133,8 @@ class Feed:
         self._starts = batch.starts
 
     def chunk(self, chunk: TokenChunk, into: npt.NDArray[Any]) -> None:
-        ids, types = self._tokens(chunk)
+        ids, types = self.tokens(chunk)
         self._embedding.embed(ids, chunk.lengths, types, into)
-
-    def raw(self, chunk: TokenChunk) -> tuple[RawRows, npt.NDArray[np.uint8] | None]:
-        """The stored rows of a chunk's tokens, and the tokens' types [tokens] if there are several."""
-        ids, types = self._tokens(chunk)
-        return self._embedding.raw(ids), types
 
     def prefix(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
         """Layer 0's input of a shared prefix, [tokens, hidden]."""
@@ -151,9 +142,8 @@ class Feed:
         self._embedding.embed(ids, np.array([len(ids)], np.int32), None, states)
         return states
 
-    def _tokens(self, chunk: TokenChunk) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8] | None]:
-        starts = self._starts[chunk.ids].tolist()
-        at = np.concatenate(
-            [np.arange(start, start + n) for start, n in zip(starts, chunk.lengths.tolist(), strict=True)]
-        )
+    def tokens(self, chunk: TokenChunk) -> Tokens:
+        """A chunk's tokens, and their types [tokens] if there are several."""
+        ends = np.cumsum(chunk.lengths)
+        at = np.arange(chunk.tokens) + np.repeat(self._starts[chunk.ids] - ends + chunk.lengths, chunk.lengths)
         return self._batch.tokens[at], None if self._batch.types is None else self._batch.types[at]

@@ -34,11 +34,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Programs that the tests start would compile the package each time: 0.25 s of the 0.55 that `edge ask` takes to start.
+# Where Python may write no bytecode into the tree, it goes to a folder of this user that stays: to rewrite the
+# assertions of all tests takes a process 15 s, and a program that a test starts would compile the package each time.
 if sys.dont_write_bytecode and "PYTHONPYCACHEPREFIX" not in os.environ:
-    os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="edge-tests-compiled-")
-    atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    _user = os.getuid() if hasattr(os, "getuid") else 0
+    _compiled = Path(tempfile.gettempdir()) / f"edge-tests-compiled-{_user}"
+    _compiled.mkdir(mode=0o700, exist_ok=True)
+    if _compiled.stat().st_uid == _user:
+        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(_compiled)
+        sys.dont_write_bytecode = False
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Reports of errors that tests provoke belong to no user.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="edge-tests-state-")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -18,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import click
 import pytest
@@ -27,6 +26,8 @@ from making.synth import synth
 from naive.chunk_sizes import write_chunk_sizes
 from naive.forked import forked_edge
 from naive.waiting import PATIENCE_S
+
+from edge.models.architectures import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 
@@ -313,28 +314,36 @@ def _pdf(text: str) -> bytes:
     return body + b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table) + trailer
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
+GENERATED = {"commands": "commands.md", "model_keys": "model-keys.md"}
 
 
-@pytest.fixture(scope="module")
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("commands_page", PAGE.with_suffix(".py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def generated(name: str) -> tuple[str, dict[str, Any]]:
+    """The text of a page that a program in `docs` makes, and the names of that program."""
+    page = (ROOT / "docs" / GENERATED[name]).read_text(encoding="utf-8")
+    return page, runpy.run_path(str(ROOT / "docs" / f"{name}.py"))
 
 
-def test_the_page_is_up_to_date(generator: ModuleType) -> None:
-    assert PAGE.read_text(encoding="utf-8") == generator.page(), "run `python docs/commands.py`"
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_page_is_up_to_date(name: str) -> None:
+    page, program = generated(name)
+    assert page == program["page"](), f"run `python docs/{name}.py`"
 
 
-def test_every_command_and_option_says_what_it_does(generator: ModuleType) -> None:
+def test_the_page_of_keys_names_every_family_and_key() -> None:
+    page, program = generated("model_keys")
+    assert not FAMILIES.keys() & set(program["OTHERS"].split())
+    for name, family in FAMILIES.items():
+        assert name in page
+        for key in (*family.keys.used, *family.keys.harmless, *family.keys.accepted):
+            assert f"`{key}`" in page
+
+
+def test_every_command_and_option_says_what_it_does() -> None:
     from edge.apps.cli import edge
 
+    page, program = generated("commands")
     count = 0
-    for path, command in generator.commands(edge, ("edge",)):
+    for path, command in program["commands"](edge, ("edge",)):
         name = " ".join(path)
         assert command.help, f"{name} has no help"
         for option in command.params:
@@ -343,5 +352,5 @@ def test_every_command_and_option_says_what_it_does(generator: ModuleType) -> No
                 assert option.help or isinstance(option.type, click.Choice) or option.show_default, (
                     f"{name} {option.opts}"
                 )
-                assert generator._names(option) in PAGE.read_text(encoding="utf-8")
+                assert program["_names"](option) in page
     assert count > 100

@@ -58,9 +58,7 @@ def expressions() -> Iterator[Any]:
                 yield pytest.param(module, name, methods, BOUNDED.get(known, LONGEST), id=known)
 
 
-_CALLS = {"compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"}
-
-
+_CALLED = re.compile(r"\bre\.(?:compile|search|match|fullmatch|split|findall|finditer|sub|subn)\(")
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -70,21 +68,21 @@ def inline() -> Iterator[Any]:
         for path in sorted((ROOT / room).rglob("*.py")):
             if "training" in path.parts:
                 continue
-            within = [
-                node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, _FUNCTION)
-            ]
+            source = path.read_text(encoding="utf-8")
+            if not _CALLED.search(source):
+                continue
+            within = [node for node in ast.walk(ast.parse(source)) if isinstance(node, _FUNCTION)]
             for call in {call for function in within for call in ast.walk(function)}:
-                if not (isinstance(call, ast.Call) and ast.unparse(call.func) in {f"re.{name}" for name in _CALLS}):
+                if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
                     continue
-                pattern = call.args[0]
+                name, pattern = call.func.attr, call.args[0] if call.args else None
+                if not (_CALLED.fullmatch(f"{ast.unparse(call.func)}(") and isinstance(pattern, ast.Constant)):
+                    continue
                 flags = sum({getattr(re, node.attr) for node in ast.walk(call) if isinstance(node, ast.Attribute)
                              and isinstance(getattr(re, node.attr, None), re.RegexFlag)})  # fmt: skip
-                if isinstance(pattern, ast.Constant):
-                    method = (
-                        ast.unparse(call.func)[3:] if ast.unparse(call.func)[3:] in ("match", "fullmatch") else "search"
-                    )
-                    known = f"{path.relative_to(ROOT).as_posix()}:{call.lineno}"
-                    yield pytest.param(re.compile(pattern.value, flags), method, id=known)
+                method = name if name in ("match", "fullmatch") else "search"
+                known = f"{path.relative_to(ROOT).as_posix()}:{call.lineno}"
+                yield pytest.param(re.compile(pattern.value, flags), method, id=known)
 
 
 def character(items: Any) -> str:

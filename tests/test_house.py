@@ -67,28 +67,45 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), name_of(path))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[list[ast.AST], list[ast.AST]]:
+    """The nodes of a module: those in use, and those for type checkers alone."""
+    used: list[ast.AST] = []
+    for_types: list[ast.AST] = []
+    typed = "TYPE_CHECKING" in path.read_text("utf-8")
+    waiting: list[tuple[ast.AST, list[ast.AST]]] = [(tree_of(path), used)]
+    while waiting:
+        node, nodes = waiting.pop()
+        if typed and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += [(child, for_types) for child in node.body] + [(child, nodes) for child in node.orelse]
+            continue
+        nodes.append(node)
+        waiting += [(child, nodes) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr_context)]
+    return used, for_types
+
+
 @pytest.fixture(scope="module", autouse=True)
 def trees_are_forgotten() -> Iterator[None]:
     """They take 170 MB, and other tests compare the process's memory with a limit."""
     yield
-    tree_of.cache_clear()
+    for each in (tree_of, nodes_of, imported):
+        each.cache_clear()
 
 
-def imported(path: Path) -> Iterator[tuple[ast.stmt, str]]:
-    """Absolute names of everything a file imports, wherever in it."""
-    return imported_by(tree_of(path), path)
-
-
-def imported_by(tree: ast.Module, path: Path) -> Iterator[tuple[ast.stmt, str]]:
-    for node in ast.walk(tree):
+@cache
+def imported(path: Path, *, in_use: bool = False) -> list[tuple[ast.stmt, str]]:
+    """Absolute names of everything a file imports, wherever in it; or only what is not for type checkers alone."""
+    used, for_types = nodes_of(path)
+    found: list[tuple[ast.stmt, str]] = []
+    for node in used if in_use else chain(used, for_types):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node, alias.name
+            found += [(node, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             package = package_of(path)
             base = package[: len(package) - node.level + 1] if node.level else []
             for alias in node.names:  # `from edge import models` imports a room as well
-                yield node, ".".join([*base, *([node.module] if node.module else []), alias.name])
+                found.append((node, ".".join([*base, *([node.module] if node.module else []), alias.name])))
+    return found
 
 
 def room_of(module: str) -> str | None:
@@ -142,7 +159,6 @@ def test_rooms_import_only_whom_they_may() -> None:
 
 
 MODULES = {".".join([*package_of(path), path.stem]).removesuffix(".__init__"): path for path in CODE}
-BENCHES = "bench"
 MODULE_NAME = re.compile(r"(edge(?:\.\w+)*)(?::\w+)?")
 """A module, or `module:attribute`, as lazy commands and public classes are named in strings."""
 
@@ -167,19 +183,8 @@ def test_what_is_installed_imports_nothing_that_is_not() -> None:
 
 def test_no_modules_import_each_other() -> None:
     """Also not through others, or in a function. Types alone may go both ways."""
-    for_types = {
-        id(statement)
-        for path in CODE
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for statement in node.body
-    }
     imports = {
-        name: {
-            other
-            for statement, module in imported(path)
-            if id(statement) not in for_types and (other := module_of(module)) not in (None, name)
-        }
+        name: {other for _, module in imported(path, in_use=True) if (other := module_of(module)) not in (None, name)}
         for name, path in MODULES.items()
     }
     assert {"edge.budget", "edge.config"} <= imports["edge.apps.options"] | imports["edge.runtimes.reranker"]
@@ -192,38 +197,27 @@ def test_no_modules_import_each_other() -> None:
     assert not imports, f"these import each other: {sorted(imports)}"
 
 
-def in_use(tree: ast.Module) -> Iterator[ast.AST]:
-    """All nodes of a module, except those for type checkers alone."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            waiting += node.orelse
-            continue
-        yield node
-        waiting += ast.iter_child_nodes(node)
-
-
-def reached() -> dict[str, ast.Module]:
+@cache
+def reached() -> frozenset[str]:
     """The modules that an application gets to, by imports and by names in strings: from the command line, the public
     classes, the adapters for frameworks, and the installed plug-ins."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     plugins = [entry for group in project["entry-points"].values() for entry in group.values()]
     waiting = ["edge", *project["scripts"].values(), *plugins]
     waiting += [name for name in MODULES if name.startswith("edge.apps.adapters.")]
-    found: dict[str, ast.Module] = {}
+    found: set[str] = set()
     while waiting:
         name = waiting.pop().partition(":")[0]
         while name and name not in MODULES:  # an imported name may be a class of a module
             name = name.rpartition(".")[0]
         if not name or name in found:
             continue
-        found[name] = tree = tree_of(MODULES[name])
-        used = set(map(id, in_use(tree)))
-        waiting += [module for node, module in imported_by(tree, MODULES[name]) if id(node) in used]
-        texts = [node.value for node in in_use(tree) if isinstance(node, ast.Constant)]
-        waiting += [match[1] for text in texts if isinstance(text, str) and (match := MODULE_NAME.fullmatch(text))]
-    return found
+        found.add(name)
+        waiting += [module for _, module in imported(MODULES[name], in_use=True)]
+        nodes = nodes_of(MODULES[name])[0]
+        texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        waiting += [match[1] for text in texts if (match := MODULE_NAME.fullmatch(text))]
+    return frozenset(found)
 
 
 def of_the_core(name: str) -> bool:
@@ -232,16 +226,16 @@ def of_the_core(name: str) -> bool:
 
 def test_every_module_of_the_core_is_reached_by_an_application() -> None:
     found = reached()
-    assert {"edge.apps.cli", "edge.apps.serve.command", "edge.apps.plan.profile", "edge.ivf.index"} <= set(found)
-    unreached = {name for name in MODULES if of_the_core(name)} - set(found)
+    assert {"edge.apps.cli", "edge.apps.serve.command", "edge.apps.plan.profile", "edge.ivf.index"} <= found
+    unreached = {name for name in MODULES if of_the_core(name)} - found
     assert not unreached, f"only tests use {sorted(unreached)}"
 
 
 def test_every_public_name_of_the_core_is_used_by_an_application() -> None:
     """By its name alone, so that two things of one name pass for each other."""
-    found = reached()
+    found = sorted(reached())
     used: set[str] = set()
-    for node in chain.from_iterable(map(in_use, found.values())):
+    for node in chain.from_iterable(nodes_of(MODULES[name])[0] for name in found):
         if isinstance(node, ast.Name):
             used.add(node.id)
         elif isinstance(node, ast.Attribute):
@@ -251,9 +245,9 @@ def test_every_public_name_of_the_core_is_used_by_an_application() -> None:
     definitions = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
     unused = [
         f"{name}: {node.name}"
-        for name, tree in found.items()
+        for name in found
         if of_the_core(name)
-        for node in ast.walk(tree)
+        for node in chain(*nodes_of(MODULES[name]))
         if isinstance(node, definitions) and not node.name.startswith("__") and node.name not in used
     ]
     assert not unused, f"only tests use {unused}"

@@ -13,7 +13,7 @@ import pytest
 from naive.program import environment_of, printed, write_tiny_models
 
 import edge
-from edge.apps.bench.process import run_worker
+from edge.apps.bench.worker import run_worker
 from edge.apps.cluster import ray_places
 from edge.apps.commands.smallest import smallest_limits
 from edge.apps.console import PYTHON
@@ -92,7 +92,7 @@ STARTS: dict[str, Callable[[Path], object]] = {
     "chat template": lambda folder: ChatTemplate("{{ messages }}", MemoryBudget(10**9)).render(["user"]),
     "documents": lambda folder: WorkerProcess(memory=200 << 20).kill(),
     "pip": lambda folder: fetch_wheel("edge-rag-not-there==0", "", None, folder),
-    "plan": lambda folder: run_worker("edge.apps.plan.machine", {"name": "none"}, threads=1),
+    "plan": lambda folder: run_worker("edge.apps.plan.profile", {"name": "none"}, threads=1),
     "ray": ray_node,
     "remote": lambda folder: RemoteDevice(MemoryBudget(10**9), cap=1 << 20).close(),
     "server": server,

@@ -45,7 +45,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _EVERYDAY = ("llm", "collections", "where", "passages", "pipeline", "memory", "as_json")
 
-_SETTINGS = ("memory", "runtime", "threads", "device", "device_memory", "llm", "context")
+_SETTINGS = ("memory", "runtime", "threads", "device", "device_memory", "llm", "context", "gpu_layers")
 
 
 def assistant_options(command: Command) -> Command:
@@ -55,6 +55,8 @@ def assistant_options(command: Command) -> Command:
         collections_option,
         click.option("--context", type=int,
                      help="Tokens of prompt and answer together (0: as the model was trained for, at most 4,096)."),
+        click.option("--gpu-layers", metavar="NUMBER",
+                     help="Layers of the language model on the GPU of --device cuda: a number, or auto: what fits."),
         click.option("--llm", metavar="MODEL",
                      help="FILE.gguf, a generator that `edge models pull` fetched, the http:// address of a server on "
                      "this machine, or extractive: the best sentences of the documents (the default, unless EDGE_LLM "

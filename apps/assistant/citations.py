@@ -11,7 +11,7 @@ from typing import Any
 
 from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.snippets import stems
+from edge.apps.collection.query import stems
 from edge.apps.documents.base import Mail, place_in
 from edge.apps.documents.kinds import Part, line_spans
 from edge.text.sentences import sentences

@@ -17,7 +17,7 @@ from edge.apps.assistant.citations import MARK, numbers_of
 from edge.apps.assistant.prompts import is_refusal
 from edge.apps.assistant.units import Unit, units
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.snippets import stems
+from edge.apps.collection.query import stems
 from edge.apps.documents.kinds import Part
 from edge.apps.store.lexical import FUNCTION_WORDS
 from edge.text.languages import MONTHS, WEEKDAYS

@@ -16,7 +16,7 @@ from edge.apps.assistant.question import content_words, judged_question
 from edge.apps.assistant.units import Unit, Window, units, windows
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit, merge
-from edge.apps.collection.snippets import stems
+from edge.apps.collection.query import stems
 from edge.apps.documents.kinds import WORD
 from edge.apps.verbs.requests import AskOptions
 from edge.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from edge.apps.bench.process import run_worker
+from edge.apps.bench.worker import run_worker
 from edge.apps.collection.paths import check_there, resolved
 from edge.apps.collection.registry import locate
 from edge.apps.options import CommandGroup, Setup, collection_option, json_option, setup_options
@@ -153,7 +153,7 @@ def _cell(figure: str, value: float) -> str:
 
 
 def _demo() -> list[dict[str, Any]]:
-    from edge.apps.demo.passages import Passage, rows
+    from edge.apps.demo import Passage, rows
 
     passages = [Passage(**row) for row in rows("passages.jsonl")]
     docs, places = [passage.document for passage in passages], {p.id: place for place, p in enumerate(passages)}

@@ -9,8 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from edge.apps.collection.schema import get_setting, set_setting
-from edge.apps.store.database import Database
+from edge.apps.store.database import Database, get_setting, set_setting
 from edge.apps.store.folder import make_folder
 from edge.budget import MemoryBudget
 from edge.errors import InputError

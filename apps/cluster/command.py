@@ -93,7 +93,7 @@ def searched(
 def indexed(
     address: str, chosen: Path | None, config: Config, roots: Sequence[str], *, readers: int, as_json: bool
 ) -> None:
-    from edge.apps.cluster.indexing import Indexed, index
+    from edge.apps.cluster.cluster import Indexed, index
 
     if not roots:
         raise InputError("with --cluster the folders are named each time")

@@ -30,19 +30,20 @@ from edge.apps.cluster.messages import (
     take,
     unpacked_documents,
 )
-from edge.apps.collection.catalog import Catalog, files_below
+from edge.apps.collection.catalog import Catalog, description_of, files_below, passage, read_descriptions
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import read_excerpts
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
-from edge.apps.collection.preparation import content_hash, is_racy
-from edge.apps.collection.schema import description_of, passage, read_descriptions, set_setting
+from edge.apps.collection.intake import content_hash, is_racy
 from edge.apps.collection.searching import PassageSource, Ranking, Within
 from edge.apps.documents.base import Reason, Skipped, Stamp
 from edge.apps.documents.extraction import Extractor
 from edge.apps.store.connections import LOCK, WriterLock
+from edge.apps.store.database import set_setting
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.lexical import Statistics
+from edge.apps.store.rebuilding import EMBEDDER
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError, StorageError
@@ -190,7 +191,7 @@ class Shard(Closing):
 
     def _configure(self, raw: bytes, *, identity: str) -> tuple[Any, bytes]:
         with self._lock(), self.collection.database.write() as db:
-            set_setting(db, "embedder", identity)
+            set_setting(db, EMBEDDER, identity)
         return None, b""
 
     def _publish(self, raw: bytes, *, version: int, token: str | None = None) -> tuple[Any, bytes]:
@@ -229,13 +230,12 @@ class Shard(Closing):
 
     def _gather(
         self, raw: bytes, *, version: int, queries: list[tuple[str, int]], depth: int, whole: dict[str, Any] | None,
-        terms: list[str], where: list[str], within: dict[str, Any], k: int, resident: bool,
+        terms: list[str], where: list[str], within: dict[str, Any], k: int,
     ) -> tuple[Any, bytes]:  # fmt: skip
         """The rankings of `PassageSource.gather`, with all places, and the hits that the results will probably need.
-        `queries` has the words of each and the number of its vectors in `raw`; `resident` asks which lists are in
-        memory."""
+        `queries` has the words of each and the number of its vectors in `raw`."""
 
-        def work() -> tuple[dict[str, Any], bytes]:
+        def work() -> dict[str, Any]:
             asked, at = [], 0
             dim = 0 if self.collection.identity is None else self.collection.identity.dim
             rows = np.frombuffer(raw, np.float32).reshape(-1, dim) if raw else None
@@ -251,18 +251,14 @@ class Shard(Closing):
             for each in found:
                 _add_likely(hits, source, each, k, floor, alone=whole is None)
             places = source.places(list(ids))
-            answer = {
+            return {
                 "rankings": found,
                 "places": [[i, *place] for i, place in places.items()],
                 "hits": self._described(hits.values()),
                 "statistics": self._figures(terms) if terms else None,
             }
-            if not resident:
-                return answer, b""
-            with self.collection.database.read() as db:
-                return answer, np.packbits(self._index.resident(db)).tobytes()
 
-        return self._view(version).run(work)
+        return self._view(version).run(work), b""
 
     def _resembling(self, raw: bytes, *, version: int, word: str) -> tuple[Any, bytes]:
         return self._view(version).run(self.collection.source.resembling, word), b""

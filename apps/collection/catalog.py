@@ -1,25 +1,185 @@
-"""`Catalog`: the files of a collection and their chunks, consistent with the full-text index and the vectors. Methods
-that write must be called inside a write transaction."""
+"""The database of a collection: its tables, settings, roots and descriptions; and `Catalog`: its files and chunks, as
+the full-text index and the vectors have them. Methods that write must be called inside a write transaction. Skipped and
+failed files have a row, too, and `due` marks those to index. `chunks.id` is never reused, and is the id of the vector
+and the full-text row."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.paths import below, nearest
-from edge.apps.collection.schema import full_text, passage
+from edge.apps.collection.paths import ancestors, below, checked, nearest
 from edge.apps.documents.base import NO_STAMP, Chunk, Mail, Stamp, packed
-from edge.apps.store.database import Database
-from edge.apps.store.failures import DamagedStore
+from edge.apps.store.database import Database, Migration
+from edge.apps.store.failures import WrongValue, damaged
+from edge.apps.store.folder import claim
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rebuilding import Floats
-from edge.apps.store.rows import ROW_SUM, Row, Value, held, row_sum, whole
+from edge.apps.store.rows import ROW_SUM, Row, Value, held, held_by_key, row_sum, whole
+from edge.budget import MemoryBudget
+from edge.errors import InputError
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
+
+FULL_TEXT = "chunks_text"
+
+_LONGEST = 2_000
+
+TABLES = f"""
+CREATE TABLE settings(
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE roots(
+    path TEXT PRIMARY KEY
+) WITHOUT ROWID;
+
+CREATE TABLE files(
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    path TEXT NOT NULL UNIQUE,
+    root TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    hash BLOB,
+    kind TEXT NOT NULL DEFAULT '',
+    title TEXT NOT NULL DEFAULT '',
+    status TEXT NOT NULL CHECK (status IN ('pending', 'indexed', 'skipped', 'failed')),
+    reason TEXT NOT NULL DEFAULT '',
+    due INTEGER NOT NULL DEFAULT 0,
+    racy INTEGER NOT NULL DEFAULT 0,
+    inode INTEGER,
+    ctime_ns INTEGER,
+    checksum BLOB
+);
+CREATE INDEX files_due ON files(id) WHERE due;
+
+CREATE TABLE chunks(
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    file INTEGER NOT NULL REFERENCES files(id),
+    ordinal INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    context TEXT NOT NULL,
+    line_start INTEGER NOT NULL,
+    line_end INTEGER NOT NULL,
+    page INTEGER,
+    hash BLOB NOT NULL,
+    lines TEXT,     -- line numbers, of a passage that skips lines
+    kinds BLOB,     -- of its units
+    checksum BLOB,
+    UNIQUE (file, ordinal)
+);
+CREATE INDEX chunks_by_hash ON chunks(hash);
+
+CREATE TABLE descriptions(
+    path TEXT PRIMARY KEY,
+    text TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE mails(
+    file INTEGER NOT NULL REFERENCES files(id) ON DELETE CASCADE,
+    page INTEGER NOT NULL,   -- 0 in a file of one mail
+    sender TEXT NOT NULL,
+    recipients TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    sent TEXT NOT NULL,
+    id TEXT NOT NULL,
+    thread TEXT NOT NULL,    -- not under the checksum: it changes when an earlier mail of a thread comes
+    checksum BLOB NOT NULL,
+    PRIMARY KEY (file, page)
+) WITHOUT ROWID;
+CREATE INDEX mails_by_id ON mails(id);
+CREATE INDEX mails_by_thread ON mails(thread);
+
+{LexicalIndex.create(FULL_TEXT)}
+"""
+
+_UNRELEASED = 10
+
+
+def migrations() -> list[Migration]:
+    vectors, *later = VectorIndex.migrations()
+    return [*[None] * _UNRELEASED, f"{TABLES}{vectors}", *later, _spell_again]
+
+
+def full_text() -> LexicalIndex:
+    return LexicalIndex(FULL_TEXT, ignored=FUNCTION_WORDS, signs=True)
+
+
+def passage(context: str, text: str) -> str:
+    return f"{context}\n{text}" if context else text
+
+
+def _spell_again(db: Connection) -> None:
+    """Names and numbers with signs are words of the full text now, and files are due that were left out for their
+    names."""
+    db.execute("UPDATE files SET due = 1 WHERE reason = 'its name is not valid Unicode'")
+    rows = "SELECT id, context, text FROM chunks WHERE id > ? ORDER BY id LIMIT ?"
+    full_text().refill(db, rows, lambda row: passage(str(row[1]), str(row[2])))
+
+
+def open_database(path: Path, budget: MemoryBudget, *, read_only: bool) -> Database:
+    if not read_only:
+        claim(path.parent, path.name)
+    return Database(path, migrations(), budget=budget, read_only=read_only)
+
+
+def read_roots(db: Connection) -> list[str]:
+    return held(db, db.execute("SELECT path FROM roots ORDER BY path"), lambda row: _texts(row)[0])
+
+
+def _texts(row: Row) -> Row:
+    """Anybody may have written a row."""
+    if not all(isinstance(value, str) for value in row):
+        raise WrongValue("a folder or a description is no text")
+    return row
+
+
+def register_roots(db: Connection, given: Iterable[str]) -> list[str]:
+    """Returns the new ones."""
+    return [
+        root
+        for root in given
+        if db.execute("INSERT OR IGNORE INTO roots VALUES (?) RETURNING path", (root,)).fetchall()
+    ]
+
+
+def forget_roots(db: Connection, path: str) -> bool:
+    """Whether there are any."""
+    condition, params = below(path)
+    return bool(db.execute(f"DELETE FROM roots WHERE {condition} RETURNING 1", params).fetchall())
+
+
+def read_descriptions(db: Connection) -> dict[str, str]:
+    return held_by_key(db, db.execute("SELECT path, text FROM descriptions ORDER BY path"), _texts)
+
+
+def description_of(path: str, described: Mapping[str, str]) -> str:
+    """A line each, outermost first."""
+    if not described:
+        return ""
+    places = [path, *ancestors(path)]
+    return "\n".join(described[place] for place in reversed(places) if place in described)
+
+
+def describe(db: Connection, path: str, text: str) -> None:
+    text = " ".join(checked(text, "the description").split())
+    if len(text) > _LONGEST:
+        raise InputError(f"a description has at most {_LONGEST:,} characters, not {len(text):,}")
+    if text:
+        db.execute("INSERT OR REPLACE INTO descriptions VALUES (?, ?)", (path, text))
+    else:
+        db.execute("DELETE FROM descriptions WHERE path = ?", (path,))
+
+
+not_stored = partial(damaged, what="is not what was stored", verbs="edge")
 
 TEXT_ROOT = ""
 """Of texts that were added directly. They lie below no folder, even if a name looks like a path."""
@@ -292,12 +452,6 @@ def verify_file(path: str, kind: str, title: str, stored: bytes | None) -> None:
 def is_mail(file: int, page: int, mail: Mail, stored: bytes) -> bool:
     """Its thread is not under the checksum."""
     return row_sum("mails", file, page, *astuple(mail)[:-1]) == stored
-
-
-def not_stored(what: str) -> DamagedStore:
-    return DamagedStore(
-        f"{what} is not what was stored; `edge check` says what is lost, `edge repair` mends what it can"
-    )
 
 
 def verify_text(chunk: int, context: str, text: str, stored: bytes) -> None:

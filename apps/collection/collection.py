@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import Catalog, ChunkRebuild
+from edge.apps.collection.catalog import Catalog, ChunkRebuild, describe, open_database, read_descriptions, read_roots
 from edge.apps.collection.filters import Conditions, Filters
 from edge.apps.collection.hits import Hit, kept, results_of
 from edge.apps.collection.models import CollectionModels, Searchable
@@ -25,7 +25,6 @@ from edge.apps.collection.paths import Item, absolute, check_there, listed, reso
 from edge.apps.collection.query import Query, checked_query, mostly_code
 from edge.apps.collection.registry import existing_collection, holds_collection, is_project, located
 from edge.apps.collection.report import CollectionStatus, FileProgress, IndexedFile, IndexReport, contents, unfinished
-from edge.apps.collection.schema import describe, open_database, read_descriptions, read_roots
 from edge.apps.collection.searching import PassageSource, Seen, Within, candidates, is_nonsense, misspelled
 from edge.apps.pool import Held
 from edge.apps.store.connections import LOCK, WriterLock

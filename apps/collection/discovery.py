@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.apps.collection.catalog import TEXT_ROOT, Catalog, FileRow, files_below
+from edge.apps.collection.catalog import TEXT_ROOT, Catalog, FileRow, files_below, read_roots
 from edge.apps.collection.paths import ancestors, below, contains, nearest, on_disk, written
 from edge.apps.collection.registry import PROJECT
 from edge.apps.collection.report import Tally
-from edge.apps.collection.schema import get_setting, read_roots, set_setting
 from edge.apps.documents.base import NO_STAMP, FoundFile, Reason, SkippedFile, Stamp
 from edge.apps.documents.secrets import ASKED
-from edge.apps.store.database import Database
+from edge.apps.store.database import Database, get_setting, set_setting
 from edge.apps.store.failures import WrongValue
 from edge.apps.store.rows import ROW_SUM, held
 from edge.ivf.base import Connection

@@ -10,10 +10,17 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from operator import itemgetter
 
-from edge.apps.collection.catalog import TEXT_ROOT, Catalog, FileRow, files_below
+from edge.apps.collection.catalog import (
+    TEXT_ROOT,
+    Catalog,
+    FileRow,
+    description_of,
+    files_below,
+    read_descriptions,
+    read_roots,
+)
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.paths import absolute, checked, contains, resolved
-from edge.apps.collection.schema import description_of, read_descriptions, read_roots
 from edge.apps.collection.searching import read_hits
 from edge.apps.store.database import Database
 from edge.apps.store.rows import held

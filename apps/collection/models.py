@@ -16,12 +16,11 @@ from edge.apps.collection.hits import Hit, reranked
 from edge.apps.collection.paths import contains
 from edge.apps.collection.query import checked_query
 from edge.apps.collection.registry import PROJECT
-from edge.apps.collection.schema import get_setting, set_setting
 from edge.apps.collection.searching import Floats
 from edge.apps.pool import Held
-from edge.apps.store.database import Database
+from edge.apps.store.database import Database, get_setting, set_setting
 from edge.apps.store.models import StoreModels
-from edge.apps.store.rebuilding import EmbedderIdentity
+from edge.apps.store.rebuilding import EMBEDDER, EmbedderIdentity
 from edge.apps.verbs.requests import POOL
 from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config
@@ -49,8 +48,6 @@ from edge.runtimes.scoring import Watch
 from edge.text.languages import language_of
 from edge.trace import Trace
 
-_SETTING = "embedder"
-
 _SOME = 8  # Tokens of a word that are counted at most.
 
 
@@ -67,23 +64,16 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
         holds_passages: Callable[[Connection], bool] | None = None,
     ) -> None:
         """`holds_passages`: whether there are passages, so that the embedder cannot change; None asks the database."""
-        super().__init__(budget, config, trace, embedder=embedder, reranker=reranker, identity=self.identity)
+        super().__init__(database, config, budget, trace, embedder=embedder, reranker=reranker)
         self._holds_passages = holds_passages or _has_passages
-        self._database = database
-
-    def identity(self) -> EmbedderIdentity | None:
-        """The model that makes the collection's vectors; None if `claim` was never called."""
-        with self._database.read() as db:
-            text = get_setting(db, _SETTING)
-            return None if text is None else EmbedderIdentity.from_json(text)
 
     def claim(self) -> None:
         """Records the embedder in the collection. Once there are passages, it can only be the same model again."""
         identity = self._use_embedder(self._identity_of)
         with self._database.write() as db:
             # A repair may have lost the setting. The passages that it saved are then embedded again.
-            if not self._holds_passages(db) or get_setting(db, _SETTING) is None:
-                set_setting(db, _SETTING, identity.to_json())
+            if not self._holds_passages(db) or get_setting(db, EMBEDDER) is None:
+                set_setting(db, EMBEDDER, identity.to_json())
 
     def embedder(self) -> Embedder:
         """Opened if necessary. `ModelError` if it is missing, or did not make the collection's vectors."""

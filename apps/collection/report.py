@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edge.apps.collection.schema import read_roots
+from edge.apps.collection.catalog import read_roots
 from edge.apps.documents.secrets import ASKED
 from edge.apps.store.failures import Health
 from edge.apps.store.rebuilding import EmbedderIdentity

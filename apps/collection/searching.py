@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import Catalog, groups, is_mail, not_stored, verify_file, verify_place, verify_text
+from edge.apps.collection.catalog import (
+    FULL_TEXT,
+    Catalog,
+    description_of,
+    groups,
+    is_mail,
+    not_stored,
+    read_descriptions,
+    verify_file,
+    verify_place,
+    verify_text,
+)
 from edge.apps.collection.filters import Filters, NoSuchType
 from edge.apps.collection.hits import Hit, Stages, modified
 from edge.apps.collection.query import (
@@ -22,13 +33,13 @@ from edge.apps.collection.query import (
     BEGINNING,
     CODE_KIND,
     Names,
+    best_sentence,
     checked_query,
     left_out,
     mostly_code,
+    snippet,
     whole_files,
 )
-from edge.apps.collection.schema import FULL_TEXT, description_of, read_descriptions
-from edge.apps.collection.snippets import best_sentence, snippet
 from edge.apps.documents.base import Mail, unpacked
 from edge.apps.documents.kinds import plain, unpacked_parts
 from edge.apps.store.database import Database

@@ -14,9 +14,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from edge.apps.collection.catalog import TEXT_ROOT, Catalog, ChunkRebuild, FileRow, files_below
+from edge.apps.collection.catalog import (
+    TEXT_ROOT,
+    Catalog,
+    ChunkRebuild,
+    FileRow,
+    files_below,
+    forget_roots,
+    read_roots,
+    register_roots,
+)
 from edge.apps.collection.discovery import Discovery, Entry, Scanned, follow_move
-from edge.apps.collection.indexing import Advance, Intake
+from edge.apps.collection.intake import Advance, Intake, Preparation, Prepared, is_racy, promising, with_more_memory
 from edge.apps.collection.models import CollectionModels
 from edge.apps.collection.paths import (
     Item,
@@ -32,9 +41,7 @@ from edge.apps.collection.paths import (
     resolved,
     with_nested,
 )
-from edge.apps.collection.preparation import Preparation, Prepared, is_racy, promising, with_more_memory
 from edge.apps.collection.report import FileProgress, IndexReport, Tally
-from edge.apps.collection.schema import forget_roots, get_setting, read_roots, register_roots, set_setting
 from edge.apps.documents.base import NO_STAMP, WORKER_NBYTES, Extracted, FoundFile
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.decoding import normalised
@@ -42,7 +49,7 @@ from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.plain import text_blocks
 from edge.apps.documents.scanner import fingerprint, scan
 from edge.apps.store.connections import WriterLock
-from edge.apps.store.database import Database
+from edge.apps.store.database import Database, get_setting, set_setting
 from edge.apps.store.erasure import ERASING, Erasure, compact, erasing, erasure, finish
 from edge.apps.store.failures import forget, is_noted, note
 from edge.apps.store.planning import BATCH_NBYTES, INDEXING

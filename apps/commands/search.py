@@ -11,8 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from edge.apps.collection.brief import brief, written
-from edge.apps.collection.hits import Hit, Place
+from edge.apps.collection.hits import Hit, Place, brief, written
 from edge.apps.collection.paths import from_here
 from edge.apps.collection.registry import located, project_collection, project_root
 from edge.apps.commands.output import (

@@ -102,7 +102,7 @@ def _embedding(config: Config) -> OperationPlan:
 
 
 def _demonstrating(config: Config) -> OperationPlan:
-    from edge.apps.demo.passages import shown_texts
+    from edge.apps.demo import shown_texts
     from edge.apps.store.planning import texts_plan
 
     return texts_plan("the demo", "reranker", config, shown_texts(), None, "a question")
@@ -127,7 +127,7 @@ def _serving(config: Config) -> OperationPlan:
 
 
 OPERATIONS: Mapping[str, Operation] = {
-    "demo": Operation(("edge.apps.demo.passages", "edge.runtimes.reranker"), _demonstrating),
+    "demo": Operation(("edge.apps.demo", "edge.runtimes.reranker"), _demonstrating),
     "index": Operation(("edge.apps.commands.index", "edge.apps.collection.writing"), _indexing),
     "search": Operation(("edge.apps.commands.search", "edge.apps.verbs.searching"), _searching),
     "ask": Operation(("edge.apps.assistant.ask",), _answering),

@@ -21,8 +21,8 @@ Folder = Path | None
 def check_command(
     check: Callable[[Folder, Setup, bool], CheckReport], place: Option, verbs: str, settings: Option = engine_options
 ) -> click.Command:
-    """Of a command such as `edge memory` (`verbs`). `check`, whose docstring is the help text, reads every byte if its
-    last argument is true. `place` is the option that names the folder."""
+    """Of a command such as `edge memory` (`verbs`). `check`, whose docstring is the help text, as it is for the other
+    commands, reads every byte if its last argument is true. `place` is the option that names the folder."""
 
     @click.command("check", help=check.__doc__)
     @click.option("--read-data", is_flag=True, help="Read every stored byte, not only the database's tables.")
@@ -54,10 +54,8 @@ def repair_command(
     return command
 
 
-def backup_command(store: Callable[[Folder], Store], place: Option, what: str) -> click.Command:
-    """`what` is the noun in the help text."""
-
-    @click.command("backup", help=f"Copy {what} into the new folder DEST, as of one moment; others may go on writing.")
+def backup_command(store: Callable[[Folder], Store], place: Option) -> click.Command:
+    @click.command("backup", help=store.__doc__)
     @click.argument("target", metavar="DEST", type=click.Path(path_type=Path))
     @place
     @json_option
@@ -69,7 +67,9 @@ def backup_command(store: Callable[[Folder], Store], place: Option, what: str) -
 
 
 def restore_command(store: Callable[[Folder], Store], place: Option, what: str) -> click.Command:
-    @click.command("restore", help="Put the backup in SRC back; every byte of it is verified before.")
+    """`what` is the noun in the help text of an option."""
+
+    @click.command("restore", help=store.__doc__)
     @click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
     @click.option("--force", is_flag=True, help=f"Put the backup in the place of {what} that is there.")
     @place

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
-from edge.apps.collection.brief import written
+from edge.apps.collection.hits import written
 from edge.apps.console import report
 from edge.apps.store.failures import Health
 from edge.apps.store.rows import JsonSize

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.collection.brief import brief, written
 from edge.apps.collection.catalog import Catalog, FileRow
 from edge.apps.collection.collection import Collection, Together
+from edge.apps.collection.hits import brief, written
 from edge.apps.collection.project import refresh
 from edge.apps.collection.searching import read_hits
 from edge.apps.mcp.protocol import framed, make_server, take_options

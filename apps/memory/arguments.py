@@ -60,22 +60,22 @@ def check_metadata(metadata: object) -> dict[str, Any]:
         if not isinstance(key, str):
             raise InputError(f"metadata is a mapping with text keys, not with {type(key).__name__} keys")
     # SQLite would end a key or value at NUL, and filters would match other memories.
-    if _NUL.search(json_text(dict(metadata), "metadata")):
+    if _NUL.search(_json_text(dict(metadata))):
         raise InputError("metadata must not hold the character NUL")
     return dict(metadata)
 
 
-def json_text(value: object, what: str) -> str:
+def _json_text(metadata: dict[str, Any]) -> str:
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{what} must be what JSON can hold: {error}") from None
-    level = [value]
+        raise InputError(f"metadata must be what JSON can hold: {error}") from None
+    level: list[object] = [metadata]
     for _ in range(_MOST_DEPTH):
         level = [inner for outer in level for inner in _inside(outer)]
     if any(isinstance(inner, Mapping | list | tuple) for inner in level):
-        raise InputError(f"{what} must not be nested deeper than {_MOST_DEPTH} levels")
+        raise InputError(f"metadata must not be nested deeper than {_MOST_DEPTH} levels")
     return text
 
 

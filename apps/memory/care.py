@@ -13,12 +13,10 @@ import numpy as np
 
 from edge.apps.commands.upkeep import Folder, backup_command, check_command, repair_command, restore_command
 from edge.apps.console import ProgressBar
-from edge.apps.memory.actions import ROW, read_action
 from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.memory.command import path_option
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.records import (
-    ACTIONS,
     CONVERSATIONS,
     HISTORY_COLUMNS,
     STORED,
@@ -62,7 +60,6 @@ def _reads(read: Callable[[Row], object]) -> Callable[[Row], bool]:
 
 _MEMORIES = Table("memories", STORED, _reads(Record.of))
 _HISTORY = Table("history", ("id", *HISTORY_COLUMNS), lambda row: row_sum("history", *row[1:-1]) == row[-1])
-_ACTIONS = Table("actions", ROW, _reads(read_action))
 
 _KEPT = ("user_id", "agent_id", "run_id", "actor_id", "role", "created_at", "updated_at")
 _CHANGES: dict[str, dict[str, Any]] = {
@@ -80,7 +77,7 @@ _ENDS = {"FORGET": "forgotten_at", "SUPERSEDE": "valid_until"}
 class MemoryCare(StoreCare):
     """A memory, of all scopes, that is checked and repaired."""
 
-    noun = ("memory or action", "memories and actions")
+    noun = ("memory", "memories")
     full_text = TEXT_INDEX
 
     def __init__(self, path: Path, opener: Opener) -> None:
@@ -98,28 +95,26 @@ class MemoryCare(StoreCare):
     def check_rows(self, report: CheckReport, wreck: Wreck) -> tuple[Ids, Ids]:
         ids: dict[str, list[int]] = {}
         wrong: list[str] = []
-        for table in (_MEMORIES, _ACTIONS, *([_HISTORY] if report.read_data else [])):
+        for table in (_MEMORIES, *([_HISTORY] if report.read_data else [])):
             ids[table.name] = []
             for row in wreck.rows(table.name, table.columns):
                 ids[table.name].append(row[0])
                 if report.read_data and not table.proves(row):
                     wrong.append(str(row[1]))
         if lost := sum(wreck.lost.values()):
-            report.add("texts", f"at {counted(lost, 'place')} memories, actions or their history cannot be read", wrong)
+            report.add("texts", f"at {counted(lost, 'place')} memories or their history cannot be read", wrong)
         elif wrong:
-            report.add("texts", "memories, actions or their history are not what was stored", wrong)
-        memories, actions = (np.array(ids[name], np.int64) for name in ("memories", "actions"))
-        return memories, np.concatenate((memories, actions + ACTIONS))
+            report.add("texts", "memories or their history are not what was stored", wrong)
+        memories = np.array(ids[_MEMORIES.name], np.int64)
+        return memories, memories
 
     def vector_ids(self, db: Connection) -> Ids:
-        sql = "SELECT id FROM memories UNION ALL SELECT id + ? FROM actions ORDER BY 1"
-        return np.array(db.execute(sql, (ACTIONS,)).fetchall(), np.int64).reshape(-1)
+        return np.array(db.execute("SELECT id FROM memories ORDER BY id").fetchall(), np.int64).reshape(-1)
 
     def bring(self, wreck: Wreck, new: Database) -> tuple[str, list[str]]:
         _, wrong_lines = bring_rows(wreck, new, _HISTORY)
         memories, wrong = _bring_memories(wreck, new)
         back = _from_history(new)
-        actions, wrong_actions = bring_rows(wreck, new, _ACTIONS)
         with new.write() as db:
             for row in wreck.small("links", ("memory", "earlier", "similarity")):
                 with suppress(apsw.ConstraintError):
@@ -132,11 +127,9 @@ class MemoryCare(StoreCare):
         if back:
             shown = ", ".join(back)
             said.append(f"{len(back):,} came back from their history, without dates and metadata: {shown}")
-        if wrong_actions and not wreck.searched:
-            said.append(f"lost: {counted(wrong_actions, 'action')}")
         if wrong_lines and not wreck.searched:
             said.append(f"lost: {counted(wrong_lines, 'line')} of the history")
-        return f"{counted(memories, 'memory', 'memories')} and {counted(actions, 'action')}", said
+        return counted(memories, "memory", "memories"), said
 
 
 def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
@@ -212,7 +205,18 @@ def place_of(path: Folder) -> Store:
     return Store("memory", (path or default_path()).absolute(), DATABASE, VERBS, migrations())
 
 
+def _backed_up(path: Folder) -> Store:
+    """Copy the memory, of all users, agents and sessions, into the new folder DEST, as of one moment; others may go on
+    writing."""
+    return place_of(path)
+
+
+def _put_back(path: Folder) -> Store:
+    """Put the backup in SRC back; every byte of it is verified before."""
+    return place_of(path)
+
+
 check = check_command(_check, path_option, VERBS)
 repair = repair_command(_repair, path_option, VERBS, "texts")
-backup = backup_command(place_of, path_option, "the memory, of all users, agents and sessions,")
-restore = restore_command(place_of, path_option, "a memory")
+backup = backup_command(_backed_up, path_option)
+restore = restore_command(_put_back, path_option, "a memory")

@@ -398,16 +398,16 @@ def status(path: Path | None, as_json: bool) -> None:
     """Show the number of memories, of all users, agents and sessions, and unfinished work or damage."""
     with own_memory(_at(path), everyone=True) as opened:
         health = opened.health(thorough=True)
-        counts = opened.store.counts()
+        with opened.store.read() as db:
+            count = opened.store.count(db)
     if as_json:
-        print_json({"path": str(opened.path), "health": health.to_json(), **counts})
+        print_json({"path": str(opened.path), "health": health.to_json(), "memories": count})
         return
     click.echo(f"memory      {opened.path}")
     click.echo(f"state       {health.state}")
     for trouble in health:
         click.echo(f"  {trouble}")
-    for name, count in counts.items():
-        click.echo(f"{name:11} {count:,}")
+    click.echo(f"memories    {count:,}")
 
 
 @memory.command()

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from edge.apps.memory.actions import ActionCache
 from edge.apps.memory.arguments import (
     SCOPE_FIELDS,
     Clock,
@@ -117,7 +116,6 @@ class Memory(Closing):
         self._searcher = Searcher(self.store, clock)
         self._writer = Writer(self.store, clock)
         self._eraser = Eraser(self.store, self._writer)
-        self._actions = ActionCache(self.store, self.bound, clock)
 
     # Writing
 
@@ -235,12 +233,10 @@ class Memory(Closing):
         return {"message": "Memories deleted successfully!"}
 
     def reset(self) -> None:
-        """Erases everything: all memories of all scopes, their history, and the action cache. Not for a bound
-        object."""
+        """Erases everything: all memories of all scopes, and their history. Not for a bound object."""
         if self.bound:
             raise InputError(f"this memory was opened for {self.bound}; delete_all() deletes that, reset() everything")
         self._eraser.reset()
-        self._actions.forget_counts()
 
     def pin(self, memory_id: str, pinned: bool = True) -> dict[str, Any]:
         """Pins a memory, so that it neither expires nor ages. `pinned=False` removes the pin."""
@@ -422,16 +418,10 @@ class Memory(Closing):
 
     # The memory as a whole
 
-    @property
-    def actions(self) -> ActionCache:
-        """The cache of earlier trajectories, which an agent can repeat without asking a model."""
-        return self._actions
-
     def within(self, scope: Scope) -> Memory:
         """This memory for one scope only, as if it had been opened for it. It shares everything, and is not closed."""
         narrowed = copy(self)
         narrowed.bound = scope.within(self.bound)
-        narrowed._actions = ActionCache(self.store, narrowed.bound, self._clock)
         return narrowed
 
     def check_known(self) -> None:
@@ -460,7 +450,7 @@ class Memory(Closing):
         return self.store.upkeep.maintain(full=full)
 
     def rebuild(self, *, progress: Progress | None = None) -> int:
-        """Embeds the stored texts of all memories and actions of all scopes again; for damaged vectors. An interrupted
+        """Embeds the stored texts of all memories of all scopes again; for damaged vectors. An interrupted
         rebuild goes on with the next call, or in the background after the next writes.
 
         Args:
@@ -472,7 +462,9 @@ class Memory(Closing):
         Raises:
             ModelError, BudgetExceeded, StorageError: the vectors made before the error are kept.
         """
-        index = self.store.claimed_index() if any(self.store.counts().values()) else self.store.index
+        with self.store.read() as db:
+            holds_any = self.store.count(db) > 0
+        index = self.store.claimed_index() if holds_any else self.store.index
         if index is None:
             return 0
         self.store.models.describe()  # checks that the right embedder is there, before any vector is dropped
@@ -483,7 +475,6 @@ class Memory(Closing):
 
     def close(self) -> None:
         """Closes models and files. Closing twice is harmless."""
-        self._actions.close()
         self._searcher.close()
         self.store.close()
 

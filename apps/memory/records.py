@@ -6,9 +6,11 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from edge.apps.memory.arguments import (
@@ -22,11 +24,12 @@ from edge.apps.memory.arguments import (
     spoken,
 )
 from edge.apps.store.database import Migration
-from edge.apps.store.failures import DamagedStore
+from edge.apps.store.failures import damaged
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rows import PER_JSON, ROW_SUM, HeldDict, HeldList, Row, held, row_sum
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
+from edge.ivf.storage.manifest import IndexManifest
 
 _BATCH = 500
 TURN = 0
@@ -169,10 +172,6 @@ PROVED = {
         "memory_id", "old_memory", "new_memory", "event", "created_at", "updated_at", "is_deleted", "actor_id", "role",
         "user_id", "agent_id", "run_id",
     ),
-    "actions": (
-        "uuid", "task", "state", "trajectory", "successes", "failures", "created_at", "updated_at", "key", "user_id",
-        "agent_id", "run_id",
-    ),
 }  # fmt: skip
 """The columns of each table that its rows' checksums cover, in this order."""
 
@@ -190,11 +189,8 @@ def _checksum(values: Sequence[Any]) -> bytes:
     return row_sum("memories", *(values[place] for place in _PROVED))
 
 
-def not_stored(what: str) -> DamagedStore:
-    """The error for a row that differs from the one stored."""
-    return DamagedStore(
-        f"{what} is not what was stored; `edge memory check` says what is lost, `edge memory repair` mends what it can"
-    )
+not_stored = partial(damaged, what="is not what was stored", verbs="edge memory")
+"""The error for a row that differs from the one stored."""
 
 
 def text_hash(text: str) -> str:
@@ -337,9 +333,6 @@ def advance(db: Connection) -> None:
 
 TEXT_INDEX = "memories_fts"
 
-ACTIONS = 1 << 48
-"""Added to an action's id, this gives the id of its vector. Memories and actions share one vector index."""
-
 _MEMORIES = f"""
 CREATE TABLE memories (
     id INTEGER PRIMARY KEY AUTOINCREMENT,  -- what the text and vector indexes know a memory by; never used twice
@@ -390,19 +383,6 @@ CREATE TABLE links (
     PRIMARY KEY (memory, earlier)
 ) WITHOUT ROWID;
 CREATE INDEX links_earlier ON links(earlier);
-CREATE TABLE actions (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    uuid TEXT NOT NULL UNIQUE,
-    task TEXT NOT NULL, state TEXT NOT NULL,
-    trajectory TEXT NOT NULL,              -- JSON
-    user_id TEXT, agent_id TEXT, run_id TEXT,
-    successes INTEGER NOT NULL, failures INTEGER NOT NULL,
-    created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
-    key TEXT NOT NULL DEFAULT '',          -- see `action_key`
-    checksum BLOB
-);
-CREATE INDEX actions_scope ON actions(user_id, agent_id, run_id);
-CREATE INDEX actions_key ON actions(key);
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO settings VALUES ('generation', '0');
 {LexicalIndex.create(TEXT_INDEX)}"""
@@ -415,9 +395,6 @@ WITH RECURSIVE said(id, first) AS (
 """
 """Sets the conversation of every turn from the turns that follow one another."""
 
-_SPELLED = 256
-"""Memories in memory while the full-text index is filled again."""
-
 _UNRELEASED = 12
 """Number of steps before the first release, see `Migration`."""
 
@@ -425,7 +402,7 @@ _UNRELEASED = 12
 def migrations() -> list[Migration]:
     """The migrations of the schema, in the order they were made. New ones of either part must be added at the end."""
     vectors, *later = VectorIndex.migrations()
-    return [*[None] * _UNRELEASED, f"{_MEMORIES}{vectors}", *later, _spell_again]
+    return [*[None] * _UNRELEASED, f"{_MEMORIES}{vectors}", *later, _spell_again, _drop_actions]
 
 
 def full_text() -> LexicalIndex:
@@ -435,14 +412,18 @@ def full_text() -> LexicalIndex:
 
 def _spell_again(db: Connection) -> None:
     """Fills the full-text index again, because names and numbers with signs are words of it now."""
-    lexical, last = full_text(), 0
-    lexical.clear(db)
-    while rows := db.execute(
-        "SELECT id, text, coalesce(local_timestamp, timestamp) FROM memories WHERE id > ? ORDER BY id LIMIT ?",
-        (last, _SPELLED),
-    ).fetchall():
-        lexical.add(db, [row[0] for row in rows], [_as_read(str(row[1]), row[2]) for row in rows])
-        last = rows[-1][0]
+    rows = "SELECT id, text, coalesce(local_timestamp, timestamp) FROM memories WHERE id > ? ORDER BY id LIMIT ?"
+    full_text().refill(db, rows, lambda row: _as_read(str(row[1]), row[2]))
+
+
+def _drop_actions(db: Connection) -> None:
+    """Earlier memories held actions, whose vectors lay among those of the memories: these are made again."""
+    if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'actions'").fetchone():
+        if db.execute("SELECT 1 FROM actions LIMIT 1").fetchone():
+            IndexManifest(db).clear(time.time())
+            db.execute("INSERT OR IGNORE INTO settings VALUES ('rebuilding', '0')")
+        db.execute("DROP TABLE actions")
+        db.execute("DELETE FROM settings WHERE name LIKE 'actions:%'")
 
 
 def _as_read(text: str, when: Any) -> str:
@@ -455,12 +436,3 @@ def _as_read(text: str, when: Any) -> str:
 
 def _dated(text: str, when: str | None) -> str:
     return f"{spoken(when)}: {text}" if when else text
-
-
-def action_text(task: str, state: str) -> str:
-    return f"{task}\n{state}" if state else task
-
-
-def action_key(task: str, state: str) -> str:
-    """A hash for finding an action. Texts with equal hashes must still be compared."""
-    return hashlib.md5(f"{task}\n{state}".encode(), usedforsecurity=False).hexdigest()

@@ -394,8 +394,7 @@ class Searcher:
         sql = f"SELECT group_concat(memories.id) FROM memories WHERE {whose.sql}"
         text = db.execute(sql, whose.params).fetchone()[0]
         allowed = np.sort(np.fromstring(text, np.int64, sep=",")) if text else np.empty(0, np.int64)
-        total = db.execute("SELECT count(*) FROM memories").fetchone()[0]
-        total += db.execute("SELECT count(*) FROM actions").fetchone()[0]
+        total = self._store.count(db)
         with self._lock:
             latest = list(self._remembered.items())[1 - _REMEMBERED :]
             self._lease.resize(allowed.nbytes + sum(ids.nbytes for _, (ids, _) in latest))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from edge.apps.memory.arguments import holds_memory
 from edge.apps.memory.filters import register
-from edge.apps.memory.records import ACTIONS, action_text, full_text, migrations
+from edge.apps.memory.records import full_text, migrations
 from edge.apps.memory.validity import Judge
 from edge.apps.pool import Held
 from edge.apps.store.connections import LOCK, WriterLock
@@ -26,7 +26,7 @@ from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex, search_nbytes
 from edge.apps.store.models import StoreModels, fingerprint
 from edge.apps.store.planning import embedded_nbytes, holding
-from edge.apps.store.rebuilding import EmbedderIdentity, Rebuilding
+from edge.apps.store.rebuilding import EMBEDDER, EmbedderIdentity, Rebuilding
 from edge.apps.store.rows import held
 from edge.budget import MemoryBudget, OperationPlan
 from edge.config import Config, counted
@@ -119,10 +119,6 @@ class MemoryModels(StoreModels[TextEmbedder, TextReranker]):
         """The number of tokens of a text in the reranker's vocabulary, with the special tokens at its ends."""
         return self._reranker.run(lambda reranker: _length(reranker, text))
 
-    def fingerprints(self, *, rerank: bool) -> tuple[str, str]:
-        reranker = self._reranker.run(fingerprint) if rerank else ""
-        return self.describe().fingerprint, reranker
-
     def evidence(self, name: str, signals: tuple[str, ...]) -> Evidence | None:
         """The fitted model of this name; None if there is none for the models in use."""
         packed = getattr(self._reranker.run(lambda reranker: reranker), "model", None)
@@ -140,7 +136,7 @@ class MemoryModels(StoreModels[TextEmbedder, TextReranker]):
         return EmbedderIdentity(_name(model), source, fingerprint(model), model.dim)
 
     def _compare(self, embedder: TextEmbedder) -> None:
-        known, own = self._identity(), fingerprint(embedder)
+        known, own = self.identity(), fingerprint(embedder)
         if known is not None and known.fingerprint != own:
             raise ModelError(
                 f"the memory was embedded with {known.name} ({known.fingerprint[:12]}), not with "
@@ -184,7 +180,7 @@ class MadeFrom(NamedTuple):
 
 
 class MemoryRebuild:
-    """The source of a rebuild (`edge.apps.store.rebuilding.Source`): memories first, then actions."""
+    """The source of a rebuild (`edge.apps.store.rebuilding.Source`): the texts of all memories."""
 
     def __init__(self, embed: Callable[[list[str]], Vectors]) -> None:
         self._embed = embed
@@ -196,15 +192,10 @@ class MemoryRebuild:
             "WHERE memories.id > ? ORDER BY memories.id LIMIT ?",
             (after, limit),
         )
-        if made := held(db, memories, lambda row: (row[0], MadeFrom(*row[1:]))):
-            return made
-        sql = "SELECT id, task, state FROM actions WHERE id > ? ORDER BY id LIMIT ?"
-        actions = db.execute(sql, (after - ACTIONS, limit))
-        return held(db, actions, lambda row: (ACTIONS + row[0], MadeFrom(action_text(*row[1:]))))
+        return held(db, memories, lambda row: (row[0], MadeFrom(*row[1:])))
 
     def count(self, db: Connection, after: int) -> int:
-        sql = "SELECT (SELECT count(*) FROM memories WHERE id > ?) + (SELECT count(*) FROM actions WHERE id > ?)"
-        return int(db.execute(sql, (after, after - ACTIONS)).fetchone()[0])
+        return int(db.execute("SELECT count(*) FROM memories WHERE id > ?", (after,)).fetchone()[0])
 
     def vectors(self, made_from: Sequence[MadeFrom]) -> Vectors:
         texts = [text for text, _ in made_from]
@@ -262,7 +253,6 @@ class Upkeep:
 
 
 DATABASE = MEMORY
-_EMBEDDER = "embedder"
 
 
 class MemoryStore:
@@ -285,7 +275,7 @@ class MemoryStore:
         frozen = holds_memory(path) and not can_be_written(path)  # a memory on a read-only disk can still be read
         self.database = Database(path / DATABASE, migrations(), budget=budget, read_only=frozen, verbs="edge memory")
         self.lexical = full_text()
-        self.models = MemoryModels(budget, config, trace, embedder=embedder, reranker=reranker, identity=self._identity)
+        self.models = MemoryModels(self.database, config, budget, trace, embedder=embedder, reranker=reranker)
         self._config = config
         self._opening = threading.Lock()
         self._index: VectorIndex | None = None
@@ -315,7 +305,7 @@ class MemoryStore:
         """The vector index; None before the first memory, because the vectors' width is not known yet."""
         with self._opening:
             if self._index is None:
-                identity = self._identity()
+                identity = self.models.identity()
                 if identity is not None:
                     self._index = self._open_index(identity.dim)
             return self._index
@@ -327,7 +317,7 @@ class MemoryStore:
             return index
         described = self.models.describe()
         with self.write() as db:
-            db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (_EMBEDDER, described.to_json()))
+            db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (EMBEDDER, described.to_json()))
         index = self.index
         assert index is not None
         return index
@@ -349,18 +339,14 @@ class MemoryStore:
             missing = None
             if index is not None and rebuilding is None:
                 rows = index.status(db).rows
-                texts = db.execute("SELECT (SELECT count(*) FROM memories) + (SELECT count(*) FROM actions)").fetchone()
-                if texts[0] != rows:
-                    held = counted(texts[0], "memory or action", "memories and actions")
-                    what = f"the index has {counted(rows, 'vector')} for {held}"
+                texts = self.count(db)
+                if texts != rows:
+                    what = f"the index has {counted(rows, 'vector')} for {counted(texts, 'memory', 'memories')}"
                     missing = Trouble("missing vectors", what, "edge memory repair")
             return gathered(db, self.database.verbs, rebuilding, missing)
 
-    def counts(self) -> dict[str, int]:
-        with self.read() as db:
-            return {
-                name: int(db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]) for name in ("memories", "actions")
-            }
+    def count(self, db: Connection) -> int:
+        return int(db.execute("SELECT count(*) FROM memories").fetchone()[0])
 
     def embed(self, texts: list[str], *, query: bool = False) -> npt.NDArray[np.float32]:
         """The vectors of texts, [n, dim] float32."""
@@ -387,11 +373,6 @@ class MemoryStore:
         if index is not None:
             index.close()
         self.models.close()
-
-    def _identity(self) -> EmbedderIdentity | None:
-        with self.database.read() as db:
-            row = db.execute("SELECT value FROM settings WHERE name = ?", (_EMBEDDER,)).fetchone()
-            return None if row is None else EmbedderIdentity.from_json(row[0])
 
     def _open_index(self, dim: int) -> VectorIndex:
         return VectorIndex(

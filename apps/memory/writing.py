@@ -538,9 +538,8 @@ class Eraser:
             if index is not None:
                 index.clear(db)
             db.execute(f"INSERT INTO {TEXT_INDEX}({TEXT_INDEX}) VALUES ('delete-all')")
-            for table in ("links", "history", "memories", "actions"):
+            for table in ("links", "history", "memories"):
                 db.execute(f"DELETE FROM {table}")
-            db.execute("DELETE FROM settings WHERE name LIKE 'actions:%'")
             advance(db)
         self._ended({})
 

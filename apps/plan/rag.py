@@ -23,7 +23,6 @@ from edge.planner.tables import (
     BATCHES,
     HOST,
     MODELS,
-    PUBLISHED,
     Model,
     RagSchema,
     StageTable,
@@ -134,8 +133,7 @@ def rag(
 ) -> None:
     """Plan the pipeline SCHEMA: which stages share devices, how many devices there are, and the sizes of batches.
 
-    SCHEMA is a pipeline of `edge ask` (plain, hyde, ...), a published workload (case-1, case-1-70b, case-2, case-3,
-    case-4), or a JSON file with the fields of a schema (- reads stdin).
+    SCHEMA is a pipeline of `edge ask` (plain, hyde, ...), or a JSON file with the fields of a schema (- reads stdin).
     """
     described = read_schema(schema)
     tables = grid(described, device, accelerators)
@@ -175,11 +173,10 @@ def grid(schema: RagSchema, device: str, accelerators: int) -> dict[str, StageTa
 
 
 def read_schema(text: str) -> RagSchema:
-    named = {**PIPELINE_SCHEMAS, **PUBLISHED}
-    if text in named:
-        return named[text]
+    if text in PIPELINE_SCHEMAS:
+        return PIPELINE_SCHEMAS[text]
     if text != "-" and not Path(text).exists():
-        raise InputError(f"there is no schema and no file {text!r}; schemas are {', '.join(named)}")
+        raise InputError(f"there is no schema and no file {text!r}; schemas are {', '.join(PIPELINE_SCHEMAS)}")
     return RagSchema.from_json(read_text(text))
 
 

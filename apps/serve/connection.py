@@ -125,7 +125,7 @@ _HELLO_S = 1.0
 _MORE_S = 30.0
 _ENGINE = ("models_dir", "data", "runtime", "device", "device_memory")
 SEARCH = (*_ENGINE, "reranker", "embedder", "mode", "threshold")
-ASK = (*SEARCH, "llm", "llm_key", "llm_remote", "context")
+ASK = (*SEARCH, "llm", "llm_key", "llm_remote", "context", "gpu_layers")
 MODELS = (*_ENGINE,)
 """Settings that results of a model depend on, besides those that a request names."""
 
@@ -158,7 +158,7 @@ def settings_of(config: Config) -> dict[str, str]:
     """The settings that two processes must share to get equal results."""
     named = (
         "reranker", "embedder", "mode", "threshold", "runtime", "device", "device_memory", "llm", "context",
-        "llm_remote",
+        "llm_remote", "gpu_layers",
     )  # fmt: skip
     values = {name: str(getattr(config, name)) for name in named}
     values["models_dir"] = str(Path(config.models_dir).expanduser().absolute()) if config.models_dir else ""

@@ -15,9 +15,8 @@ from edge.apps.assistant.answer import Answer, AnswerStats
 from edge.apps.assistant.assistant import Turn
 from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.collection.brief import brief, written
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.hits import Hit
+from edge.apps.collection.hits import Hit, brief, written
 from edge.apps.collection.paths import resolved
 from edge.apps.memory.arguments import SCOPE_FIELDS
 from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, options_of, with_options

@@ -39,6 +39,17 @@ _WRITERS = {"edge": "index", "edge memory": "add"}
 """By the commands of a store, the one that writes to it."""
 
 
+def get_setting(db: Connection, name: str) -> str | None:
+    row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def set_setting(db: Connection, name: str, value: str) -> None:
+    db.execute(
+        "INSERT INTO settings VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = excluded.value", (name, value)
+    )
+
+
 class Database(Closing):
     """One SQLite file. Thread-safe: every transaction has a connection; writers of this object wait for each other.
 

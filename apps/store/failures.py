@@ -46,8 +46,8 @@ class WrongValue(Exception):
     """A stored value that this program does not write. `translated` raises it as `DamagedStore`."""
 
 
-def damaged(path: Path, what: str, verbs: str) -> DamagedStore:
-    return DamagedStore(f"{path} {what}; `{verbs} check` says what is lost, `{verbs} repair` mends what it can")
+def damaged(place: object, what: str, verbs: str) -> DamagedStore:
+    return DamagedStore(f"{place} {what}; `{verbs} check` says what is lost, `{verbs} repair` mends what it can")
 
 
 def not_writable(folder: Path) -> StoreUnavailable:

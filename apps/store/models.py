@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.pool import Closable, Held, ModelPool, Result
+from edge.apps.store.database import Database
 from edge.apps.store.planning import retrieval_plan
 from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
@@ -29,20 +30,19 @@ class StoreModels(ABC, Generic[AnyEmbedder, AnyReranker]):
 
     def __init__(
         self,
-        budget: MemoryBudget,
+        database: Database,
         config: Config,
+        budget: MemoryBudget,
         trace: Trace,
         *,
         embedder: object,
         reranker: object,
-        identity: Callable[[], EmbedderIdentity | None],
     ) -> None:
-        """Models that are passed open or lent are closed by their owner. `identity`: of the model that made the
-        vectors."""
+        """Models that are passed open or lent are closed by their owner."""
+        self._database = database
         self._budget = budget
         self._config = config
         self._trace = trace
-        self._identity = identity
         self._pool = ModelPool(budget)
         self._chosen = embedder
         self._chosen_reranker = reranker
@@ -53,6 +53,11 @@ class StoreModels(ABC, Generic[AnyEmbedder, AnyReranker]):
             "reranker", "", lambda: self._open(Reranker, reranker or ""), chosen=reranker, shared=False
         )
         self._compared = ""  # the fingerprint of an embedder that can search the store
+
+    def identity(self) -> EmbedderIdentity | None:
+        """The model that makes the store's vectors; None if it is not decided yet."""
+        with self._database.read() as db:
+            return EmbedderIdentity.stored(db)
 
     def check_room(
         self,
@@ -94,7 +99,7 @@ class StoreModels(ABC, Generic[AnyEmbedder, AnyReranker]):
         configuration, it is the store's own."""
         if self._chosen is not None and not isinstance(self._chosen, str | Path):
             return self._chosen
-        identity = self._identity()
+        identity = self.identity()
         return str(self._chosen or self._config.embedder or (self._source(identity) if identity else ""))
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.store.database import Database
+from edge.apps.store.database import Database, get_setting
 from edge.apps.store.failures import Trouble, WrongValue
 from edge.apps.store.rows import whole
 from edge.errors import CorruptBlock, StorageError
@@ -112,8 +112,12 @@ def remedy(command: str) -> Iterator[None]:
 
 
 def _last(db: Connection) -> int | None:
-    row = db.execute("SELECT value FROM settings WHERE name = ?", (_LAST,)).fetchone()
-    return None if row is None else whole(row[0])
+    last = get_setting(db, _LAST)
+    return None if last is None else whole(last)
+
+
+EMBEDDER = "embedder"
+"""Name of the setting with the model that makes the vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,11 @@ class EmbedderIdentity:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> EmbedderIdentity:
+    def stored(cls, db: Connection) -> EmbedderIdentity | None:
+        """That of the model which made the vectors of a store; None before the first."""
+        text = get_setting(db, EMBEDDER)
+        if text is None:
+            return None
         try:
             found = cls(**json.loads(text))
         except (TypeError, ValueError, RecursionError):

@@ -50,7 +50,7 @@ class SearchOptions(RequestOptions):
         rerank: False keeps the fused order and leaves the reranker closed.
         files: one result a file, its best passage, which names the other places that were found; results that most
             probably do not answer are left out beside better ones. What people see; programs get passages.
-        brief: JSON answers hold places and the lines that answer (see `edge.apps.collection.brief`).
+        brief: JSON answers hold places and the lines that answer (see `edge.apps.collection.hits`).
         max_tokens: the most tokens of the passages of all results with their contexts, as `most_tokens` bounds them,
             and of the whole answer if it is `brief`. The best results that fit are kept.
     """

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import os
 import threading
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import platformdirs
 
 from edge.budget import MemoryBudget
 from edge.cache.cached_block import Bytes, page_buffer
@@ -129,6 +131,7 @@ class Card:
             raise ConfigError(f"{self.name} has {format_size(total)} of memory, less than {format_size(limit)}")
         self.memory = MemoryBudget(limit, part=True)
         if self.on_gpu:
+            os.environ.setdefault("TRITON_CACHE_DIR", str(platformdirs.user_cache_path("edge-rag") / "triton"))
             if limit < _PLENTY:
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
             torch.cuda.set_per_process_memory_fraction(limit / total, self.device)
@@ -161,6 +164,16 @@ class Card:
         if self.on_gpu:
             self.torch._C._cuda_clearCublasWorkspaces()  # each stream has one
             self.torch.cuda.empty_cache()
+
+    @property
+    def has_triton(self) -> bool:
+        """Whether our own kernels run here: not on GPUs before Ampere, for which Triton multiplies no bytes. On the
+        processor its interpreter runs them, if TRITON_INTERPRET is 1."""
+        if self.on_gpu:
+            usable = bool(self.torch.cuda.get_device_capability(self.device) >= (8, 0))
+        else:
+            usable = os.environ.get("TRITON_INTERPRET") == "1"
+        return usable and importlib.util.find_spec("triton") is not None
 
     def _stream(self, name: str) -> Stream:
         return CudaStream(self.torch, self.device) if self.on_gpu else _DirectStream(self.torch)

@@ -1,5 +1,5 @@
-"""`cuda`: a GPU as a place for lists and layers, and the scan of the lists there. The codes of a block of lists become
-one matrix, multiplied with all queries; one transfer at the end brings the best rows."""
+"""`cuda`: a GPU as a place for lists and layers, and the scan of the lists there: by our own kernels (`FusedSearch`),
+or by torch alone. Then the codes of a block of lists become one matrix, which is multiplied with all queries."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
+from edge.devices.compiling import Compiling
 from edge.devices.cpu import MeasuredScan
 from edge.devices.cuda.card import Card, Pinned, Streams, UploadBuffers, close_card, open_card
+from edge.devices.cuda.scanning import FusedSearch
+from edge.devices.intervals import PQ_CENTROIDS, SQ_LEVELS
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, Codec, CodecSpec
 from edge.ivf.device import Candidates, Event, ListScan, SearchRequest
@@ -53,6 +56,7 @@ class CudaDevice(MeasuredScan):
         with memory.charge("cuda driver") as self._driver:
             self.card = open_card(on, cap, streams)
         self.memory = self.card.memory
+        self.hardware = f"{self.card.name}, with {'our kernels in Triton' if self.card.has_triton else 'torch alone'}"
         self._stand_in = None
         self._staging: UploadBuffers | None = None
         self._lock = threading.Lock()
@@ -64,8 +68,9 @@ class CudaDevice(MeasuredScan):
             close_card(self.card)
             self._driver.release()
             raise
+        self.compiling = Compiling(memory, "cuda kernels")
         self.link = Lane("cuda link", trace=trace)
-        self._search = DeviceSearch(self.card)
+        self._search = DeviceSearch(self.card, memory, self.compiling)
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         self._search.prepare()
@@ -103,6 +108,7 @@ class CudaDevice(MeasuredScan):
         if self._staging is not None:
             self._staging.close()
         close_card(self.card)
+        self.compiling.close()
         self._driver.release()
         if self._stand_in is not None:
             self._stand_in.release()
@@ -118,9 +124,6 @@ _WORKING_NBYTES = 256 << 20
 
 _WORKING_SHARE = 8
 """They take at most such a part of the device's memory."""
-
-_SQ_LEVELS = 255.0
-_PQ_CENTROIDS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +156,10 @@ class _Piece:
 class DeviceSearch:
     """Searches on one card. Threads take turns."""
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card: Card, host: MemoryBudget, compiling: Compiling) -> None:
         self._card = card
+        self._compiling = compiling
+        self._fused = FusedSearch(card, host) if card.has_triton else None
         self._lock = threading.Lock()
         self._codecs: dict[int, tuple[Codec, Decoder]] = {}
         self._lease: Lease | None = None
@@ -171,13 +176,18 @@ class DeviceSearch:
         torch, card = self._card.torch, self._card
         with self._lock:
             self.prepare()
+            for scan in request.lists:
+                if scan.codes.filled is not None:
+                    card.compute.wait(scan.codes.filled)
+            if self._fused is not None:
+                assert self._lease is not None
+                with self._compiling(request.codec.spec.name):
+                    self._fused.search(request, self._lease)
+                return request.seen
             decoder = self._decoder(request.codec)
             rows = self._block_rows(request)
             found = _Found()
             matrix = np.ascontiguousarray(request.queries, np.float32).copy()
-            for scan in request.lists:
-                if scan.codes.filled is not None:
-                    card.compute.wait(scan.codes.filled)
 
             def scan_all() -> None:
                 blocks = _Blocks(torch, card.device, decoder, matrix, request.seen.scores.shape[1])
@@ -199,6 +209,8 @@ class DeviceSearch:
             if self._lease is not None:
                 self._lease.release()
                 self._lease = None
+            if self._fused is not None:
+                self._fused.close()
 
     def _decoder(self, codec: Codec) -> Decoder:
         known = self._codecs.get(id(codec))
@@ -336,14 +348,14 @@ def _decoder(card: Card, spec: CodecSpec) -> Decoder:
     if spec.name == "flat":
         return Decoder(spec.code_size, lambda codes: codes.view(torch.float32).view(-1, dim), lease)
     if spec.name == "sq8":
-        low, step = state[:dim], state[dim:] / _SQ_LEVELS
+        low, step = state[:dim], state[dim:] / SQ_LEVELS
         start = low + step / 2  # a code stands for the middle of its step
         return Decoder(dim, lambda codes: torch.addcmul(start, codes.view(-1, dim).to(torch.float32), step), lease)
     parts = spec.code_size
     turn = state[: dim * dim].view(dim, dim) if spec.name == "opq" else None
     table = state if turn is None else state[dim * dim :]
-    table = table.view(parts * _PQ_CENTROIDS, -1)
-    offsets = torch.arange(parts, device=device) * _PQ_CENTROIDS
+    table = table.view(parts * PQ_CENTROIDS, -1)
+    offsets = torch.arange(parts, device=device) * PQ_CENTROIDS
 
     def looked_up(codes: Any) -> Any:
         vectors = table[codes.view(-1, parts).to(torch.int64) + offsets].view(-1, dim)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from edge.budget import MemoryBudget
 from edge.devices.fpga.searching import Counted, SimulatedSearch, shape_for
-from edge.devices.fpga.shape import CHIP, GOAL, Shape, cycles, joules
+from edge.devices.fpga.shape import CHIP, GOAL, MEMORY, Shape, cycles, joules, refusal
 from edge.devices.limited import LimitedDevice
 from edge.devices.searchers import queue_length
 from edge.errors import CapabilityError, ConfigError, RangeError
@@ -62,7 +63,7 @@ class FpgaDevice(LimitedDevice):
         self.results = int(number("fpga", "results", results, 1, _MOST, whole=True))
         self.kept = queue_length(self.results, self.units)
         try:
-            self.shape(_SAMPLE)
+            shape_for(_SAMPLE, self.units, self.results, self.kept)
         except RangeError as error:
             raise ConfigError(f"this fpga cannot be built: {error}") from None
         if simulate:
@@ -74,7 +75,7 @@ class FpgaDevice(LimitedDevice):
         super().__init__(memory, cap=cap, bandwidth=bandwidth, latency=latency, trace=trace)
         self.hardware = (
             f"design of {self.units} units for {CHIP}: cycles {'simulated' if simulate else 'modelled'}, clock of "
-            f"{GOAL / 1e6:.0f} MHz assumed; never run on a board"
+            f"{GOAL / 1e6:.0f} MHz and memory of {MEMORY * GOAL / 1e9:g} GB/s assumed; never run on a board"
         )
         self._trace = trace or Trace()
         self._host = memory
@@ -82,7 +83,17 @@ class FpgaDevice(LimitedDevice):
         self._building = threading.Lock()
 
     def shape(self, spec: CodecSpec) -> Shape:
-        return shape_for(spec, self.units, self.results, self.kept)
+        """The design for a codec. CapabilityError if it does not fit the chip."""
+        shape = shape_for(spec, self.units, self.results, self.kept)
+        if (reason := refusal(shape)) is not None:
+            fewer = (2**power for power in reversed(range(self.units.bit_length() - 1)))
+            fitting = next((n for n in fewer if refusal(replace(shape, units=n)) is None), 0)
+            remedy = f"with units={fitting} it fits" if fitting else "no number of units makes it fit; take sq8 or flat"
+            raise CapabilityError(
+                f"the fpga does not hold a design of {self.units} units for {spec.name} codes of {spec.code_size} "
+                f"bytes: on {CHIP} it takes {reason}; {remedy}"
+            )
+        return shape
 
     def search(self, request: SearchRequest) -> Candidates:
         """Scans with the design or on the host, and counts the accelerator's time and energy for the same lists."""
@@ -93,10 +104,11 @@ class FpgaDevice(LimitedDevice):
             for query in item.queries:
                 rows[query].append(item.count)
                 live[query] += item.count if item.rows is None else len(item.rows)
+        shape = self.shape(spec)
         passes = math.ceil(width / self.results)  # over the same rows, if the queues do not hold all results
         probing = [lists for lists in rows if lists]
         self._trace.count("modelled.queries", len(probing))
-        self._trace.count("modelled.seconds", cycles(self.shape(spec), probing * passes) / GOAL)
+        self._trace.count("modelled.seconds", cycles(shape, probing * passes, memory=MEMORY) / GOAL)
         scanned = [own * passes * spec.code_size for lists, own in zip(rows, live, strict=True) if lists]
         self._trace.count("modelled.joules", joules(scanned))
         if self._simulated is None:
@@ -112,7 +124,7 @@ class FpgaDevice(LimitedDevice):
         """Models stage `scan`: `load` queries that each scan 4 MB of codes of 16 bytes."""
         if stage != "scan":
             raise CapabilityError(f"device fpga profiles the stage scan, not {stage!r}")
-        taken = cycles(self.shape(_SAMPLE), [_SAMPLE_LISTS] * load) / GOAL
+        taken = cycles(self.shape(_SAMPLE), [_SAMPLE_LISTS] * load, memory=MEMORY) / GOAL
         return Estimate(taken, load / taken, sum(_SAMPLE_LISTS) * _SAMPLE.code_size, modelled=True)
 
     def _simulate(self, request: SearchRequest) -> Counted:

@@ -7,7 +7,7 @@ import importlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ import platformdirs
 
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size, parse_size
+from edge.devices.compiling import Compiling
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost, StorageError
 from edge.files.output_file import make_folder
 
@@ -179,7 +180,7 @@ class SharedGpu:
         """The host's ledger covers the process's growth, and the card's limit if it has the host's memory."""
         self.host = host
         self._leases: list[Lease] = []
-        self._compiled: set[Hashable] = set()
+        self.compiling = Compiling(host, "webgpu kernels")
         with _opening, host.charge("webgpu driver") as lease:
             self._leases.append(lease)
             card = _open.get(on)
@@ -199,17 +200,6 @@ class SharedGpu:
             self.close()
             raise
 
-    @contextmanager
-    def compiling(self, kernels: Hashable) -> Iterator[None]:
-        """Leases what some kernels take in this process when the driver compiles them, at their first use."""
-        if kernels in self._compiled:
-            yield
-            return
-        self._compiled.add(kernels)
-        with self.host.charge("webgpu kernels") as lease:
-            self._leases.append(lease)
-            yield
-
     def close(self) -> None:
         with _opening:
             self.card.users -= 1
@@ -217,6 +207,7 @@ class SharedGpu:
                 for on in [on for on, card in _open.items() if card is self.card]:
                     del _open[on]
                 self.card.close()
+        self.compiling.close()
         for lease in self._leases:
             lease.release()
 

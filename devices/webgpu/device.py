@@ -6,7 +6,6 @@ the host's."""
 
 from __future__ import annotations
 
-import math
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,10 @@ import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
 from edge.devices.cpu import MeasuredScan
-from edge.devices.faiss_codec import turn_of
+from edge.devices.intervals import offer, prepared
 from edge.devices.webgpu.card import ListBuffer, SharedGpu, Slab, Slabs
 from edge.errors import CapabilityError
-from edge.ivf.base import Bytes, CodecSpec, Scanner, Vectors
+from edge.ivf.base import Bytes, CodecSpec, Vectors
 from edge.ivf.device import Candidates, ListScan, SearchRequest
 from edge.link import Lane
 from edge.trace import Trace
@@ -126,12 +125,7 @@ _UNIFORM_NBYTES = 1 << 16
 """Bytes of the queries of flat and sq8, which lie in memory that all threads read fast."""
 
 _LEAST_FOUND = 512
-_ROUNDING = 2.0**-23
-"""Twice the rounding of one float32 operation, for the GPU's sum and the host's."""
-
 _NONE = np.float32(-3.4e38)
-_SQ_LEVELS = 255.0
-_PQ_CENTROIDS = 256
 _SCAN, _SELECT = (Path(__file__).with_name(name) for name in ("scan.wgsl", "select.wgsl"))
 
 Items = npt.NDArray[np.uint32]
@@ -201,7 +195,10 @@ class GpuSearch:
             step = _batch_size(request.codec.spec)
             for first in range(0, len(request.queries), step):
                 numbers = list(range(first, min(first + step, len(request.queries))))
-                batch = _Batch(numbers, *_prepared(request.codec.spec, request.queries[numbers]))
+                own = prepared("webgpu", request.codec.spec, request.queries[numbers])
+                heads = np.zeros((TOGETHER, 4), np.float32)
+                heads[: len(numbers), 0], heads[: len(numbers), 1] = own.base, own.margin
+                batch = _Batch(numbers, own.values, heads)
                 rows = _rows(request.lists, numbers, request.codec.spec.code_size)
                 low = 0
                 while low < len(rows):
@@ -251,18 +248,9 @@ class GpuSearch:
         items, row = np.divmod(found[:, 0], ROWS)
         labels = rows.labels[items] + row
         codes = _cut(found[:, 2:], rows.items[items, 0] + row * size, size)
-        if seen.prepared is None:
-            seen.prepared = {}
-        scanners: dict[int, Scanner] = seen.prepared
         for query in np.unique(found[:, 1]).tolist():
-            number = batch.numbers[query]
-            scanner = scanners.get(number)
-            if scanner is None:
-                scanner = scanners[number] = request.codec.scanner()
-                scanner.set_query(request.queries[number])
             own = np.flatnonzero(found[:, 1] == query)
-            own = own[np.argsort(labels[own])]
-            scanner.scan(np.ascontiguousarray(codes[own]), labels[own], seen.scores[number], seen.labels[number])
+            offer(request, batch.numbers[query], codes[own], labels[own])
 
     def _run(
         self, spec: CodecSpec, batch: _Batch, rows: _Rows, k: int, capacity: int, words: int
@@ -442,35 +430,3 @@ def _cut(words: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], size: int)
     if size % 4 == 0:
         return whole
     return np.take_along_axis(whole, (starts % 4)[:, None] + np.arange(size), axis=1)
-
-
-def _prepared(spec: CodecSpec, queries: Vectors) -> tuple[Vectors, Vectors]:
-    """What the kernels multiply rows with or look up, [queries, n], and the heads [8, 4] of at most eight queries."""
-    dim = spec.dim
-    heads = np.zeros((TOGETHER, 4), np.float32)
-    own = np.ascontiguousarray(queries, np.float32)
-    rounding = (dim + ROWS) * _ROUNDING
-    state = np.frombuffer(spec.state, "<f4").astype(np.float32)
-    if spec.name == "flat":
-        values = np.pad(own, ((0, 0), (0, -dim % 4)))
-        margin = np.linalg.norm(own, axis=1)  # per unit of a vector's length
-    elif spec.name == "sq8":
-        low, step = state[:dim].astype(np.float64), state[dim:].astype(np.float64) / _SQ_LEVELS
-        start = low + step / 2  # a code represents the middle of its step
-        values = np.pad((own * step).astype(np.float32), ((0, 0), (0, -dim % 16)))
-        heads[: len(own), 0] = own @ start
-        margin = np.abs(own) @ (np.abs(start) + _SQ_LEVELS * np.abs(step))
-    elif spec.has_tables:
-        turn = turn_of(spec)
-        if turn is not None:
-            own = np.stack([turn @ query for query in own])
-            state = state[dim * dim :]
-        parts = spec.code_size
-        table = state.reshape(parts, _PQ_CENTROIDS, dim // parts)
-        cut = own.reshape(len(own), parts, -1)
-        values = np.einsum("pcd,qpd->qpc", table, cut).reshape(len(own), -1)
-        margin = np.einsum("pd,qpd->q", np.abs(table).max(axis=1), np.abs(cut))
-    else:
-        raise CapabilityError(f"device webgpu scans lists of the codecs flat, sq8, pq and opq, not {spec.name}")
-    heads[: len(own), 1] = margin * rounding + math.ulp(0.0)
-    return np.ascontiguousarray(values, np.float32), heads

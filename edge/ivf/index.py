@@ -29,7 +29,7 @@ from edge.ivf.base import (
     Vectors,
 )
 from edge.ivf.device import Place, Search, SearchPlace, capabilities, open_device
-from edge.ivf.plan import checked_queries, choose_nprobe, lists_to_probe, member, resident
+from edge.ivf.plan import checked_queries, choose_nprobe, lists_to_probe, member
 from edge.ivf.search import IndexSearcher
 from edge.ivf.storage.manifest import MIGRATIONS, IndexManifest
 from edge.ivf.storage.segments import IndexSegment, OpenSegments
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from edge.ivf.maintenance.work import Progress, Work, Write
     from edge.ivf.storage.segment_writer import SegmentWriter
     from edge.ivf.storage.snapshots import Verification
-    from edge.tuning.tuner import TuningCandidates
+    from edge.planner.tuner import TuningCandidates
 
 __all__ = ["IndexOptions", "VectorIndex"]
 
@@ -183,7 +183,7 @@ class VectorIndex(Closing):
 
         An index that was tuned for the same goal at about this size is left as it is, and after an error nothing has
         changed."""
-        from edge.tuning.tuner import tuned
+        from edge.planner.tuner import tuned
 
         with write() as db:
             if IndexManifest(db).state().quantizer:
@@ -200,7 +200,7 @@ class VectorIndex(Closing):
         progress: Progress | None = None,
     ) -> None:
         """Calls `use` with the candidate parameters, their recall and stage costs. Nothing changes; see `tune`."""
-        from edge.tuning.tuner import examine
+        from edge.planner.tuner import examine
 
         given = None if questions is None else checked_queries(questions, self.dim)
         examine(self._work(write, progress=progress), use, given)
@@ -278,10 +278,6 @@ class VectorIndex(Closing):
         return self._searcher.lookahead(
             snapshot, queries, nprobe=nprobe, nbytes=nbytes, seconds=seconds, depth=depth, lost=lost
         )
-
-    def resident(self, db: Connection) -> npt.NDArray[np.bool_]:
-        """For each list [nlist] of the committed state whether it is in memory. Raises as `search` does."""
-        return resident(self._snapshots.current(db), self._searcher.tiers)
 
     def picture(self) -> dict[str, Any]:
         return self._searcher.picture()

@@ -1,7 +1,8 @@
 """`IndexSearcher`: searches snapshots of one index over its tiers. Results do not depend on which lists are resident.
 
-Searches that must read lists from a slow place become one batch of similar queries (TeleRAG, section 4.2), which reads
-each list once. A search leaves it when its own last list is scanned (VectorLiteRAG, section IV-B2)."""
+Searches that must read lists from a slow place, or that come while a further device searches, become one batch of
+similar queries (TeleRAG, section 4.2), which reads each list once. A search leaves it when its own last list is scanned
+(VectorLiteRAG, section IV-B2)."""
 
 from __future__ import annotations
 
@@ -148,10 +149,11 @@ class IndexSearcher:
         with self._counting:
             others, self._searches = self._searches, self._searches + 1
         try:
-            shared = probes if others and window is None and self.place is None else None
-            if shared is not None and self._must_read(snapshot, shared):
+            shared = probes if others and window is None else None
+            if shared is not None and self._gains(snapshot, shared):
                 waiting = _Waiting(snapshot, queries, k, nprobe, shared)
-                with self._fetching(waiting) if len(self._line) and not self._line.waiting else nullcontext():
+                next_in_line = self.fast is None and len(self._line) > 0 and not self._line.waiting
+                with self._fetching(waiting) if next_in_line else nullcontext():
                     self._line.run(waiting)
                 assert waiting.found is not None
                 found = waiting.found
@@ -196,10 +198,14 @@ class IndexSearcher:
         self._budget.relieve()
         return results.found()
 
-    def _must_read(self, snapshot: Snapshot, probes: Numbers) -> bool:
-        """Whether a search has to wait for the link: it would read for a longer time than it scans."""
+    def _gains(self, snapshot: Snapshot, probes: Numbers) -> bool:
+        """Whether a search gains from a batch: the further device holds most of its lists, and starts once for all; or
+        it has to wait for the link, since it would read for a longer time than it scans."""
         lists = (snapshot.lists[number] for number in distinct(probes).tolist())
         parts: dict[Hashable, int] = {part.key: part.nbytes for own in lists for part in own}
+        if self.fast is not None:
+            absent = self.fast.residency.absent(parts)
+            return 2 * sum(parts[key] for key in absent) < sum(parts.values())
         missing = sum(parts[key] for key in self.host.residency.absent(parts))
         bandwidth = self._throughput(self.host, snapshot)
         return missing > 0 and bandwidth * self.host.pace * sum(parts.values()) < missing

@@ -1,1 +1,1 @@
-"""The planner: stages of a retrieval pipeline over devices (RAGO, Jiang et al. 2025; Jiang's thesis, chapter 3)."""
+"""The planner: pipelines over devices (RAGO, Jiang's thesis, chapter 3), and parameters of an index (FANNS)."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -55,21 +55,6 @@ class StageTable:
         return [point for point in self.points if point.devices == devices and point.batch == batch]
 
 
-def unbeaten(points: Iterable[Point]) -> list[Point]:
-    """The points that no other one with the same devices and batch dominates in latency, interval and bytes."""
-    kept: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.devices, p.batch, p.latency, p.interval, p.weights + p.working)):
-        rivals = (p for p in kept if (p.devices, p.batch) == (point.devices, point.batch))
-        if not any(
-            p.latency <= point.latency
-            and p.interval <= point.interval
-            and p.weights + p.working <= point.weights + point.working
-            for p in rivals
-        ):
-            kept.append(point)
-    return kept
-
-
 Costs = npt.NDArray[np.float64]
 """One row for each choice, one column for each cost; lower is better."""
 
@@ -97,6 +82,18 @@ def frontier(costs: Costs) -> npt.NDArray[np.intp]:
         kept.append(block[stays])
         kept_rows = np.concatenate((kept_rows, rows[stays]))
     return np.concatenate(kept) if kept else np.empty(0, np.intp)
+
+
+def unbeaten(points: Iterable[Point]) -> list[Point]:
+    """The points that no other one with the same devices and batch dominates in latency, interval and bytes."""
+    groups: dict[tuple[int, int], list[Point]] = {}
+    for point in points:
+        groups.setdefault((point.devices, point.batch), []).append(point)
+    return [
+        groups[key][row]
+        for key in sorted(groups)
+        for row in frontier(np.array([(p.latency, p.interval, p.weights + p.working) for p in groups[key]]))
+    ]
 
 
 def _hopeful(costs: Costs) -> npt.NDArray[np.intp]:
@@ -447,22 +444,3 @@ def _model(name: str, value: Any) -> Model:
     if min(model.params, model.layers, model.hidden, model.weight_nbytes) <= 0 or model.kv_nbytes < 0:
         raise InputError(f"{name} of the schema: the sizes of a model are above 0")
     return model
-
-
-def _published() -> dict[str, RagSchema]:
-    small, large = MODELS["llama-8b"], MODELS["llama-70b"]
-    encoder = MODELS["encoder-120m"]
-    rewriter = replace(small, name="rewriter-8b")
-    return {
-        "case-1": RagSchema("case-1", small),
-        "case-1-70b": RagSchema("case-1-70b", large),
-        "case-2": RagSchema(
-            "case-2", large, vectors=1e4, vector_nbytes=768 * 2, scanned=1.0, encoder=encoder, encoder_tokens=10**6
-        ),
-        "case-3": RagSchema("case-3", large, retrieval_frequency=4),
-        "case-4": RagSchema("case-4", large, rewriter=rewriter, reranker=encoder),
-    }
-
-
-PUBLISHED: Mapping[str, RagSchema] = _published()
-"""The workloads of Jiang's thesis (table 3.3): hyperscale, long context, iterative, rewriting and reranking."""

@@ -73,8 +73,7 @@ def forward(
     before = list(prefixes)
     chunks = _chunks(active, states, chunk_tokens, apart=bool(before))
     with trace.span("embed", "compute", sequences=len(active)):
-        for chunk in chunks:
-            states.store(chunk, embed(chunk))
+        states.enter(chunks, embed)
     for layer in range(layers):
         with window.block(layer) as block, trace.span(f"layer {layer}", "compute", sequences=len(active)):
             weights = kernel.bind(tensors(layer, block))

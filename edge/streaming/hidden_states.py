@@ -158,6 +158,11 @@ class HiddenStates(ABC):
         self._start[self.order] = ends - lengths[self.order]
         self.tokens = int(ends[-1]) if len(ends) else 0
 
+    def enter(self, chunks: Sequence[TokenChunk], embed: Callable[[TokenChunk], npt.NDArray[Any]]) -> None:
+        """Stores layer 0's input of all chunks. States on a device may do so when the first layer streams them."""
+        for chunk in chunks:
+            self.store(chunk, embed(chunk))
+
     @abstractmethod
     def stream(self, chunks: Sequence[TokenChunk]) -> Iterator[tuple[TokenChunk, npt.NDArray[Any]]]:
         """Yields each chunk with its states [chunk.tokens, width], valid until the next. Changes, and sequences in none

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,10 @@ from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Pass, Weights, rotation, runs
-from edge.runtimes.cuda.states import DeviceRows, DeviceStates, Entrance, HostStates, KeptPages, Readback
-from edge.runtimes.device import LEAST_CANDIDATES, DevicePlace, DeviceRuntime, DeviceWay
+from edge.runtimes.cuda.fused import QUERIES, FusedLayer, kernels
+from edge.runtimes.cuda.states import DeviceRows, DeviceStates, HostStates, KeptPages, Readback
+from edge.runtimes.cuda.tokens import TokenTable
+from edge.runtimes.device import LEAST_CANDIDATES, DevicePlace, DeviceRuntime, DeviceWay, tiles
 from edge.runtimes.input import Feed
 from edge.streaming.forwarding import SLACK, PassSizes
 from edge.streaming.hidden_states import HiddenStates, TokenChunk
@@ -30,104 +31,51 @@ from edge.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionGroup:
-    """Neighbouring sequences, tokens [first, last), for which attention is computed together. Starts are int32 [n + 1]
-    on the device; `keys` are rows, the prefix's first; None without one."""
-
-    first: int
-    last: int
-    lengths: tuple[int, ...]
-    starts: Any
-    key_starts: Any
-    keys: Any
-    longest: int
-    longest_keys: int
-
-
-@dataclass(frozen=True, slots=True)
 class AttentionLayout:
-    """Places of a chunk's tokens in their sequences (int64 [tokens] there), and the longest, with prefix."""
+    """A chunk's sequences: their tokens, and the longest with prefix; on the device the places of the tokens in their
+    sequences (int64 [tokens]), their starts (int32 [n + 1]), and `tiles` for the fused kernels."""
 
-    groups: tuple[AttentionGroup, ...]
-    positions: Any
+    lengths: npt.NDArray[np.int32]
     longest: int
+    positions: Any
+    starts: Any
+    tiles: Any
 
 
-def layout(torch: Any, device: Any, lengths: Sequence[int], prefix: int) -> AttentionLayout:
-    """The layout of sequences of `lengths` tokens after a prefix. A group has no more keys than the chunk has tokens,
-    which limits the copy with a prefix."""
-    own = np.asarray(lengths, np.int64)
-    ends = np.cumsum(own)
-    positions = np.arange(int(ends[-1])) - np.repeat(ends - own, own) + prefix
-
-    def on_device(values: Any, dtype: Any) -> Any:
-        return torch.from_numpy(np.ascontiguousarray(values, dtype)).to(device, non_blocking=True)
-
-    groups = []
-    for low, high in _cuts(own, prefix, int(ends[-1])):
-        part = own[low:high]
-        first = int(ends[low] - own[low])
-        starts = np.concatenate(([0], np.cumsum(part)))
-        key_starts = np.concatenate(([0], np.cumsum(part + prefix)))
-        keys = None
-        if prefix:
-            rows = [
-                np.concatenate((np.arange(prefix), prefix + first + np.arange(a, b)))
-                for a, b in pairwise(starts.tolist())
-            ]
-            keys = on_device(np.concatenate(rows), np.int64)
-        place = first, first + int(starts[-1]), tuple(part.tolist())
-        bounds = on_device(starts, np.int32), on_device(key_starts, np.int32), keys
-        groups.append(AttentionGroup(*place, *bounds, int(part.max()), int(part.max()) + prefix))
-    return AttentionLayout(tuple(groups), on_device(positions, np.int64), int(own.max()) + prefix)
-
-
-def attend(torch: Any, spec: LayerSpec, group: AttentionGroup, q: Any, k: Any, v: Any) -> Any:
-    """Attention of a group's queries [queries, heads, head_size] to its keys and values [keys, kv_heads, head_size].
-
-    In half precision on a GPU this is one kernel for all lengths (FlashAttention, Dao 2023), unless a head's size is no
-    multiple of 8. Otherwise sequences of equal length are computed together."""
-    if one_kernel(spec, on_gpu=q.is_cuda, itemsize=q.element_size()):
+def attend(torch: Any, spec: LayerSpec, place: AttentionLayout, q: Any, k: Any, v: Any, prefix: Any) -> Any:
+    """Attention of queries [tokens, heads, head_size] to keys and values [tokens, kv_heads, head_size] of their own
+    sequences, and to a prefix. In half precision on a GPU since Ampere this is one kernel for all lengths
+    (FlashAttention, Dao 2023), without a prefix and for heads of a multiple of 8. Otherwise sequences of equal length
+    are computed together, but as many as copies of the prefix fit the chunk's tokens."""
+    fits = q.is_cuda and q.element_size() == 2 and spec.head_size % 8 == 0 and prefix is None
+    if fits and torch.cuda.get_device_capability(q.device) >= (8, 0):
         return torch.ops.aten._flash_attention_forward(
-            q, k, v, group.starts, group.key_starts, group.longest, group.longest_keys, 0.0, spec.causal, False,
-            scale=1 / math.sqrt(spec.head_size),
-        )[0]  # fmt: skip
-    prefix = group.longest_keys - group.longest
+            q, k, v, place.starts, place.starts, place.longest, place.longest, 0.0, spec.causal, False, scale=spec.scale
+        )[0]
+    before = 0 if prefix is None else prefix.tokens
     context = torch.empty_like(q)
-    done = key = 0
-    for count, length in runs(np.array(group.lengths)):
-        rows, keys = count * length, count * (length + prefix)
-        parts = ((q, done, rows), (k, key, keys), (v, key, keys))
-        mine, theirs, values = (
-            x[at : at + n].view(count, n // count, *x.shape[1:]).transpose(1, 2) for x, at, n in parts
-        )
-        mask = None
-        if spec.causal and length > 1:
-            mask = torch.ones(length, length + prefix, dtype=torch.bool, device=q.device).tril(prefix)
-        found = torch.nn.functional.scaled_dot_product_attention(
-            mine, theirs, values, attn_mask=mask, enable_gqa=spec.heads != spec.kv_heads
-        )
-        context[done : done + rows] = found.transpose(1, 2).reshape(rows, *q.shape[1:])
-        done, key = done + rows, key + keys
+    at = 0
+    for equal, length in runs(place.lengths):
+        step = max(1, len(q) // (length + before)) if before else equal
+        for low in range(0, equal, step):
+            count = min(step, equal - low)
+            rows = count * length
+            mine, keys, values = (x[at : at + rows].view(count, length, *x.shape[1:]) for x in (q, k, v))
+            if prefix is not None:
+                keys, values = (
+                    torch.cat((first.expand(count, *first.shape), own), 1)
+                    for first, own in ((prefix.keys, keys), (prefix.values, values))
+                )
+            mask = None
+            if spec.causal and length > 1:
+                mask = torch.ones(length, length + before, dtype=torch.bool, device=q.device).tril(before)
+            found = torch.nn.functional.scaled_dot_product_attention(
+                *(x.transpose(1, 2) for x in (mine, keys, values)),
+                attn_mask=mask, enable_gqa=spec.heads != spec.kv_heads,
+            )  # fmt: skip
+            context[at : at + rows] = found.transpose(1, 2).reshape(rows, *q.shape[1:])
+            at += rows
     return context
-
-
-def one_kernel(spec: LayerSpec, *, on_gpu: bool, itemsize: int) -> bool:
-    """Whether one kernel attends within sequences of all lengths, see `attend`."""
-    return on_gpu and itemsize == 2 and spec.head_size % 8 == 0
-
-
-def _cuts(lengths: Any, prefix: int, most: int) -> Iterator[tuple[int, int]]:
-    if not prefix:
-        yield 0, len(lengths)
-        return
-    start = keys = 0
-    for number, length in enumerate(lengths.tolist()):
-        if number > start and keys + length + prefix > most:
-            yield start, number
-            start, keys = number, 0
-        keys += length + prefix
-    yield start, len(lengths)
 
 
 SATURATING_TOKENS = 16384
@@ -163,10 +111,11 @@ class CudaLayerKernel(LayerKernel):
     arrays wait."""
 
     def __init__(
-        self, spec: LayerSpec, hidden_dtype: HiddenDtype, card: Any, compute: str = "", threads: int = 0
+        self, spec: LayerSpec, hidden_dtype: HiddenDtype, device: Any, compute: str = "", threads: int = 0
     ) -> None:
-        """`compute` is `float16`, `bfloat16` or `float32`; if empty, float16 on a GPU unless weights are fp32.
-        `threads` are those of torch's CPU device."""
+        """Makes a kernel of a `CudaDevice`. `compute` is `float16`, `bfloat16` or `float32`; if empty, float16 on a
+        GPU unless weights are fp32. `threads` are those of torch's CPU device."""
+        card, self._compiling = device.card, device.compiling
         torch = card.torch
         if threads and not card.on_gpu:
             torch.set_num_threads(threads)
@@ -178,6 +127,10 @@ class CudaLayerKernel(LayerKernel):
         self._torch = torch
         self._compute = getattr(torch, compute or default)
         self._residual = torch.float32 if spec.norm_first else self._compute
+        module = kernels(card, spec)
+        self._fused = None if module is None else FusedLayer(card, spec, self._compute, self._residual, module)
+        # Tensor cores multiply bytes only if the second matrix is in column-major order.
+        self._by_columns = card.on_gpu or self._fused is not None
         self._layouts: OrderedDict[tuple[bytes, int], AttentionLayout] = OrderedDict()
         self._angles: tuple[Any, Any] | None = None
 
@@ -205,7 +158,7 @@ class CudaLayerKernel(LayerKernel):
         assert prefix is None or (isinstance(prefix, CudaPrefix) and self.spec.causal)
         tensor, bound, own = states.tensor, self.bind(weights), lengths.copy()
         if len(own):
-            self.card.compute.run(lambda: tensor.copy_(self._advance(tensor, own, bound, prefix, None)))
+            self.card.compute.run(lambda: self._replace(tensor, own, bound, prefix, None))
 
     def run_prefix(self, states: Any, weights: Weights) -> tuple[Any, CudaPrefix]:
         """See `LayerKernel.run_prefix`. States can also be `DeviceRows`; the new states are then `DeviceRows`, too."""
@@ -215,22 +168,24 @@ class CudaLayerKernel(LayerKernel):
         tensor, bound = rows.tensor, self.bind(weights)
         found = CudaPrefix(len(tensor))
         lengths = np.array([len(tensor)], np.int32)
-        self.card.compute.run(lambda: tensor.copy_(self._advance(tensor, lengths, bound, None, found)))
+        self.card.compute.run(lambda: self._replace(tensor, lengths, bound, None, found))
         return (self._download(rows) if rows is not states else rows), found
 
     def workspace(self, tokens: int, longest: int, prefix: int = 0) -> int:
         spec, size = self.spec, self._compute.itemsize
         queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
         up = spec.ffn * (2 if spec.gated else 1)
-        whole = 8 if spec.precision == "int8" else 0  # sums as int32 and as fp32
-        quantized = 9 if spec.precision == "int8" else 0  # an activation as fp32, its magnitude, and its int8 value
-        rotated = 2 * size + 12 if spec.qk_norm or spec.rope_theta is not None else 0
-        copied = 2 * size * keys if prefix else 0
+        quantized, whole, rotated, copied = (1 if spec.precision == "int8" else 0), 0, 0, 0
+        if self._fused is None:
+            whole = 8 * quantized  # sums as int32 and as fp32
+            quantized *= 9  # an activation as fp32, its magnitude, and its int8 value
+            rotated = 2 * size + 12 if spec.qk_norm or spec.rope_theta is not None else 0
+            copied = 2 * size * keys if prefix else 0
         attention = (queries + 2 * keys) * (size + whole) + (queries + keys) * rotated + queries * size + copied
         feed_forward = up * (size + whole) + spec.ffn * (2 * size + quantized)
         per_token = spec.hidden * (12 + 2 * size + quantized) + max(attention, feed_forward) + 16
         scores = 0
-        if not one_kernel(spec, on_gpu=self.card.on_gpu, itemsize=size):
+        if self._fused is None:
             scores = 4 * spec.heads * longest * (prefix + longest) * 2
         alone = 2 * size * keys * (prefix + longest) + 8 * (prefix + longest) * spec.head_size
         bound = sum(rows * columns for rows, columns in spec.matrices().values()) * self._bound_size()
@@ -241,7 +196,7 @@ class CudaLayerKernel(LayerKernel):
         """Bytes per weight if `bind` copies weights; 0 if it uses them in place."""
         torch, stored = self._torch, self.spec.precision
         if stored == "int8":
-            return 1 if self.card.on_gpu else 0
+            return 1 if self._by_columns else 0
         own = torch.float16 if stored == "fp16" else torch.float32
         return 0 if own == self._compute else int(self._compute.itemsize)
 
@@ -253,8 +208,7 @@ class CudaLayerKernel(LayerKernel):
                 value = torch.from_numpy(np.array(value)).to(self.card.device)
             matrix, _, kind = tensor.name.partition(".")
             if tensor.dtype == "int8":
-                # cuBLAS multiplies bytes only if the second matrix is in column-major order.
-                value = value.t().contiguous().t() if self.card.on_gpu else value
+                value = value.t().contiguous().t() if self._by_columns else value
             elif len(tensor.shape) == 2:
                 value = value.to(self._compute)
             elif kind == "bias" and matrix in spec.matrices() and spec.precision != "int8":
@@ -262,6 +216,19 @@ class CudaLayerKernel(LayerKernel):
             elif matrix in ("norm1", "norm2"):
                 value = value.to(self._residual)
             bound[tensor.name] = value.clone() if len(tensor.shape) == 1 else value
+
+    def _replace(
+        self, states: Any, lengths: Any, w: Bound, prefix: CudaPrefix | None, found: CudaPrefix | None
+    ) -> None:
+        if self._fused is None:
+            states.copy_(self._advance(states, lengths, w, prefix, found))
+            return
+        place = self._layout(lengths, 0 if prefix is None else prefix.tokens)
+        tables = None
+        if self.spec.rope_theta is not None:
+            tables = place.positions, *self._rotation(place.longest)
+        with self._compiling((self.spec, self._compute, prefix is None)):
+            self._fused.advance(states, w, place.tiles, tables, prefix, found)
 
     def _advance(self, states: Any, lengths: Any, w: Bound, prefix: CudaPrefix | None, found: CudaPrefix | None) -> Any:
         """The new states of a chunk. Fills `found` with its keys and values, if given."""
@@ -280,7 +247,7 @@ class CudaLayerKernel(LayerKernel):
         q, k = q.to(self._compute), k.to(self._compute)
         if found is not None:
             found.keys, found.values = k.contiguous(), v.contiguous()
-        context = self._attention(q, k, v, place, prefix)
+        context = attend(torch, spec, place, q, k, v, prefix)
         attended = self._linear(context.reshape(len(x), -1), w, "out", self._residual)
         del qkv, q, k, v, context
         if spec.norm_first:
@@ -288,19 +255,6 @@ class CudaLayerKernel(LayerKernel):
             return x + self._feed_forward(self._norm(x, w, "norm2").to(self._compute), w)
         x = self._norm(x + attended, w, "norm1")
         return self._norm(x + self._feed_forward(x, w), w, "norm2")
-
-    def _attention(self, q: Any, k: Any, v: Any, place: AttentionLayout, prefix: CudaPrefix | None) -> Any:
-        torch = self._torch
-        parts = []
-        if prefix is not None:
-            k, v = torch.cat((prefix.keys, k)), torch.cat((prefix.values, v))
-        for group in place.groups:
-            if group.keys is None:
-                keys, values = k[group.first : group.last], v[group.first : group.last]
-            else:
-                keys, values = k[group.keys], v[group.keys]
-            parts.append(attend(torch, self.spec, group, q[group.first : group.last], keys, values))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _feed_forward(self, x: Any, w: Bound) -> Any:
         functional, spec = self._torch.nn.functional, self.spec
@@ -366,7 +320,13 @@ class CudaLayerKernel(LayerKernel):
         key = (lengths.tobytes(), prefix)
         found = self._layouts.get(key)
         if found is None:
-            found = self._layouts[key] = layout(self._torch, self.card.device, lengths.tolist(), prefix)
+            ends = np.cumsum(lengths)
+            positions = np.arange(int(ends[-1])) - np.repeat(ends - lengths, lengths) + prefix
+            sent = [
+                self._torch.from_numpy(values).to(self.card.device, non_blocking=True)
+                for values in (positions, np.concatenate(([0], ends)).astype(np.int32), tiles(lengths, QUERIES))
+            ]
+            found = self._layouts[key] = AttentionLayout(lengths, int(lengths.max()) + prefix, *sent)
             while len(self._layouts) > _LAYOUTS:
                 self._layouts.popitem(last=False)
         return found
@@ -444,10 +404,12 @@ class _DeviceArrival:
 
 class CudaPlace(DevicePlace):
     ways = CudaWay
+    holds_rows = True
 
     def __init__(self, device: Any, lane: Lane, trace: Trace) -> None:
         super().__init__(device, lane, trace)
         self._rows_staging: Any = None
+        self._tokens = TokenTable(device)
         self._pages = KeptPages(device)
 
     def tensors(self, model: PackedModel, layer: int, buffer: Any) -> dict[str, Any]:
@@ -461,27 +423,24 @@ class CudaPlace(DevicePlace):
         tokens = min(int(run.batch.lengths.sum()), run.longest_chunk)
         if self._rows_staging is None:
             self._rows_staging = device.staging(_ROWS_STAGING)
-        entrance = Entrance(device, self._rows_staging, run.model, run.embedding, tokens, run.longest)
-        try:
+        with ExitStack() as opened:
+            opened.callback(self._tokens.end)
+            self._tokens.begin(run, self._rows_staging, tokens)
             readback = Readback(device, device.host, len(run.batch), shape.width)
-        except BaseException:
-            entrance.close()
-            raise
-        try:
+            opened.callback(readback.close)
             if run.memory_plan.resident:
-                return DeviceStates(shape, device, tokens, entrance, readback)
-            return HostStates(shape, device, tokens, entrance, readback, self._pages)
-        except BaseException:
-            entrance.close()
-            readback.close()
-            raise
+                states: HiddenStates = DeviceStates(shape, device, tokens, self._tokens, readback)
+            else:
+                states = HostStates(shape, device, tokens, self._tokens, readback, self._pages)
+            opened.pop_all()
+        return states
 
     def embed(self, feed: Feed, states: HiddenStates) -> Callable[[TokenChunk], Any]:
-        return feed.raw
+        return feed.tokens
 
     def beside(self, model: PackedModel, chunk_tokens: int, longest: int) -> int:
         """Token rows, and computing layer 0's input of them."""
-        return Entrance.memory_needed(model, chunk_tokens, longest) + Entrance.workspace(model, chunk_tokens)
+        return TokenTable.working_nbytes(model, chunk_tokens, longest)
 
     def prefix(self, states: npt.NDArray[Any]) -> DeviceRows:
         """Sends the prefix's input to the device, where its states stay."""
@@ -491,6 +450,7 @@ class CudaPlace(DevicePlace):
         self.device.card.synchronize()
         if self._rows_staging is not None:
             self._rows_staging.close()
+        self._tokens.close()
         self._pages.close()
         super().close()
 
@@ -522,8 +482,8 @@ class CudaRuntime(DeviceRuntime):
             if has:
                 raise CapabilityError(f"the cuda runtime does not run layers with {kind}; choose the runtime onnx")
         if self._place is not None:
-            return CudaLayerKernel(spec, hidden_dtype, self._place.device.card, self._compute, threads)
+            return CudaLayerKernel(spec, hidden_dtype, self._place.device, self._compute, threads)
         device = self._alone()
-        kernel = CudaLayerKernel(spec, hidden_dtype, device.card, self._compute, threads)
+        kernel = CudaLayerKernel(spec, hidden_dtype, device, self._compute, threads)
         weakref.finalize(kernel, device.close)
         return kernel

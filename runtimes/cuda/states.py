@@ -1,9 +1,9 @@
-"""Hidden states in a device's memory, or in page-locked memory of the host; and layer 0's input on the device."""
+"""Hidden states in a device's memory, or in page-locked memory of the host."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from edge.budget import MemoryBudget
 from edge.ivf.device import Event
-from edge.models.packed import PackedModel
 from edge.runtimes.base import StatesElsewhere
-from edge.runtimes.input import InputEmbedding, RawRows
+from edge.runtimes.cuda.tokens import TokenTable
 from edge.streaming.hidden_states import HiddenStates, StatesShape, TokenChunk
 
 
@@ -156,14 +155,14 @@ class KeptPages:
 
 class DeviceStates(HiddenStates):
     def __init__(
-        self, shape: StatesShape, device: Any, chunk_tokens: int, entrance: Entrance, readback: Readback
+        self, shape: StatesShape, device: Any, chunk_tokens: int, tokens: TokenTable, readback: Readback
     ) -> None:
         """States on a `CudaDevice` for chunks of at most `chunk_tokens`. Gaps of pruning are closed in the workspace.
-        `entrance` and `readback` are closed with the states."""
+        `tokens` and `readback` are done when the states are closed."""
         super().__init__(shape)
         lengths, width, dtype = shape.lengths, shape.width, shape.dtype
         self._card = device.card
-        self._entrance = entrance
+        self._tokens = tokens
         self._readback = readback
         torch_dtype = getattr(self._card.torch, dtype)
         self._lease = device.memory.reserve("hidden states", self.tokens * width * self.dtype.itemsize)
@@ -171,9 +170,17 @@ class DeviceStates(HiddenStates):
         self._copy: Any = None
         self._chunk_tokens = min(self.tokens, max(chunk_tokens, int(lengths.max(initial=0))))
         self._torch_dtype = torch_dtype
+        self._embed: Callable[[TokenChunk], Any] | None = None
+
+    def enter(self, chunks: Sequence[TokenChunk], embed: Callable[[TokenChunk], Any]) -> None:
+        """Leaves it to the first layer, so that the device computes a chunk while the host looks up the next one."""
+        self._embed = embed
 
     def stream(self, chunks: Sequence[TokenChunk]) -> Iterator[tuple[TokenChunk, Any]]:
+        embed, self._embed = self._embed, None
         for chunk in chunks:
+            if embed is not None:
+                self.store(chunk, embed(chunk))
             runs = self._runs(chunk)
             tensor = self._flat[runs[0][0] : runs[0][0] + runs[0][1]]
             if len(runs) > 1:
@@ -184,7 +191,7 @@ class DeviceStates(HiddenStates):
         if not isinstance(states, DeviceRows):
             (first, rows), *others = self._runs(chunk)
             assert not others, "the chunks of the first layer have no gaps"
-            self._entrance.enter(states, chunk, self._flat[first : first + rows])
+            self._tokens.enter(states, chunk, self._flat[first : first + rows])
             return
         if self._copy is None or states.tensor.data_ptr() != self._copy.data_ptr():
             return  # changed in place
@@ -198,7 +205,7 @@ class DeviceStates(HiddenStates):
 
     def close(self) -> None:
         self._card.synchronize()
-        self._entrance.close()
+        self._tokens.end()
         self._readback.close()
         self._flat = self._copy = None
         self._lease.release()
@@ -220,27 +227,27 @@ class HostStates(HiddenStates):
         shape: StatesShape,
         device: Any,
         chunk_tokens: int,
-        entrance: Entrance,
+        tokens: TokenTable,
         readback: Readback,
         pages: KeptPages,
     ) -> None:
         super().__init__(shape)
         lengths, width, dtype = shape.lengths, shape.width, shape.dtype
         self._card = device.card
-        self._entrance = entrance
+        self._tokens = tokens
         self._readback = readback
         row = width * self.dtype.itemsize
-        tokens = min(self.tokens, max(chunk_tokens, int(lengths.max(initial=0))))
+        largest = min(self.tokens, max(chunk_tokens, int(lengths.max(initial=0))))
         self._pages = pages
         pinned = pages.take(self.tokens * row)
         try:
-            self._lease = device.memory.reserve("hidden states", _CHUNKS * tokens * row)
+            self._lease = device.memory.reserve("hidden states", _CHUNKS * largest * row)
         except BaseException:
             pages.give_back()
             raise
         torch_dtype = getattr(self._card.torch, dtype)
         self._flat: Any = pinned.tensor[: self.tokens * row].view(torch_dtype).view(-1, width)
-        self._buffers = [self._card.allocate(tokens, width, dtype=torch_dtype) for _ in range(_CHUNKS)]
+        self._buffers = [self._card.allocate(largest, width, dtype=torch_dtype) for _ in range(_CHUNKS)]
         self._left: list[Event | None] = [None] * _CHUNKS
         self._turn = 0
         self._current: int | None = None
@@ -268,7 +275,7 @@ class HostStates(HiddenStates):
             left = self._left[index]
             if left is not None:
                 self._card.compute.wait(left)
-            self._entrance.enter(states, chunk, buffer)
+            self._tokens.enter(states, chunk, buffer)
         runs, flat, outward = self._runs(chunk), self._flat, self._card.outward
         outward.wait(self._card.compute.record())
 
@@ -281,7 +288,7 @@ class HostStates(HiddenStates):
 
     def close(self) -> None:
         self._card.synchronize()
-        self._entrance.close()
+        self._tokens.end()
         self._readback.close()
         self._flat = None
         self._buffers = []
@@ -321,89 +328,3 @@ def _pairs(runs: Sequence[tuple[int, int]], states: Any, chunk: Any) -> Iterator
     for first, rows in runs:
         yield states[first : first + rows], chunk[at : at + rows]
         at += rows
-
-
-_ALIGNMENT = 16
-_ROW_CHUNKS = 2
-"""Number of chunks of token rows on the device: one is read while the next one arrives."""
-
-
-class Entrance:
-    """Turns stored token rows into layer 0's input."""
-
-    def __init__(
-        self, device: Any, staging: Any, model: PackedModel, embedding: InputEmbedding, chunk_tokens: int, longest: int
-    ) -> None:
-        """Makes the rows' way to a `CudaDevice`, for chunks and sequences of at most so many tokens."""
-        self._card = device.card
-        self._staging = staging
-        self._model = model
-        tables = embedding.tables(longest)
-        size = self._chunk_nbytes(model, chunk_tokens)
-        self._buffers = [self._card.allocate(size) for _ in range(_ROW_CHUNKS)]
-        self._used: list[Event | None] = [None] * _ROW_CHUNKS
-        self._turn = 0
-        self._tables: dict[str, Any] = {}
-        for name, values in tables.items():
-            into = self._card.allocate(*values.shape, dtype=self._card.torch.float32)
-            if values.size:
-                into_bytes = into.view(-1).view(self._card.torch.uint8)
-                self._card.compute.wait(staging.upload(np.ascontiguousarray(values, np.float32), into_bytes))
-            self._tables[name] = into
-
-    @classmethod
-    def memory_needed(cls, model: PackedModel, chunk_tokens: int, longest: int) -> int:
-        tables = sum(tensor.nbytes for tensor in model.spec.embedding_tensors())
-        tables += 4 * longest * model.spec.layer.hidden if model.positions is not None else 0
-        return _ROW_CHUNKS * cls._chunk_nbytes(model, chunk_tokens) + tables
-
-    @staticmethod
-    def workspace(model: PackedModel, chunk_tokens: int) -> int:
-        """Temporary bytes while a chunk's input is computed."""
-        return 4 * chunk_tokens * model.spec.layer.hidden * 4
-
-    @staticmethod
-    def _chunk_nbytes(model: PackedModel, tokens: int) -> int:
-        return tokens * (model.embedding.row_nbytes + 8 + 4 + 1) + 8 * _ALIGNMENT
-
-    def enter(self, given: tuple[RawRows, npt.NDArray[np.uint8] | None], chunk: TokenChunk, into: Any) -> None:
-        """Computes a chunk's input, [chunk.tokens, hidden], from the result of `Feed.raw`."""
-        raw, types = given
-        number = self._turn
-        self._turn = (number + 1) % _ROW_CHUNKS
-        parts: list[tuple[str, npt.NDArray[Any]]] = [("rows", raw.rows), ("places", raw.places)]
-        parts += [("scales", raw.scales)] if raw.scales is not None else []
-        parts += [("types", types)] if types is not None else []
-        views: dict[str, Any] = {}
-        at = 0
-        for name, values in parts:
-            end = at + values.nbytes
-            views[name] = self._buffers[number][at:end]
-            self._card.compute.wait(self._staging.upload(values, views[name], self._used[number]))
-            at = -(-end // _ALIGNMENT) * _ALIGNMENT
-        lengths = chunk.lengths.astype(np.int64)
-        self._card.compute.run(lambda: into.copy_(self._compute(views, lengths)))
-        self._used[number] = self._card.compute.record()
-
-    def close(self) -> None:
-        self._buffers = []
-        self._tables = {}
-
-    def _compute(self, views: dict[str, Any], lengths: npt.NDArray[np.int64]) -> Any:
-        torch, spec = self._card.torch, self._model.spec
-        stored = getattr(torch, self._model.embedding_dtype.name)
-        places = views["places"].view(torch.int64)
-        x = views["rows"].view(stored).view(-1, spec.layer.hidden)[places].to(torch.float32)
-        if "scales" in views:
-            x *= views["scales"].view(torch.float32)[places][:, None]
-        if "positions" in self._tables:
-            starts = np.cumsum(lengths) - lengths
-            own = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
-            x += self._tables["positions"][torch.from_numpy(own).to(self._card.device, non_blocking=True)]
-        if "types" in self._tables:
-            table = self._tables["types"]
-            x += table[views["types"].to(torch.int64)] if "types" in views else table[0]
-        if "norm.weight" in self._tables:
-            shape, weight, bias = (spec.layer.hidden,), self._tables["norm.weight"], self._tables["norm.bias"]
-            x = torch.nn.functional.layer_norm(x, shape, weight, bias, spec.layer.norm_eps)
-        return x

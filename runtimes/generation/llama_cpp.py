@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ from edge.resident import Closing
 from edge.runtimes.base import physical_cores
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
 from edge.runtimes.generation.engine import GenerationEngine, Request
+from edge.runtimes.generation.gpu_layers import GpuLayers
 from edge.runtimes.generation.llama_context import KVType, LlamaContext, LlamaSampler
 from edge.runtimes.generation.llama_memory import Weights, reserve_memory
 from edge.runtimes.generation.llama_model import LlamaModel, Load, llama_library
@@ -51,6 +53,7 @@ class LlamaGenerator(Closing):
         answers: int = 1,
         shared: bool | None = False,
         thinking: bool = False,
+        gpu_layers: GpuLayers | None = None,
         trace: Trace | None = None,
     ) -> None:
         """Loads a model. `cache` is for hashes of model files; `context` 0 takes the trained length, at most 4,096, or
@@ -59,7 +62,7 @@ class LlamaGenerator(Closing):
 
         `shared` answers have one context and one step, but the last bits of sums, and so some texts, depend on company.
         None: they share if there is memory to read prompts apart.
-        `thinking` allows reasoning before the answer."""
+        `thinking` allows reasoning before the answer. `gpu_layers` lie on a GPU; none if not given."""
         file = GGUFFile.open(path)
         self.name = file.path.name
         self.tree: KnowledgeTree | None = None
@@ -68,6 +71,7 @@ class LlamaGenerator(Closing):
         self._budget = budget
         self._hashes = cache
         self._leases: list[Lease] = []
+        self._gpu_layers = gpu_layers or GpuLayers("0", "")
         self._sequences = 0
         self._model: LlamaModel | None = None
         self._engine: GenerationEngine | None = None
@@ -90,9 +94,11 @@ class LlamaGenerator(Closing):
                 beside=shared is True,
             )
             self._leases += leases
+            self._gpu_layers.reserve(library.api, file, budget, self.memory.kv_cache + self.memory.buffers)
+            self.memory = replace(self.memory, on_gpu=self._gpu_layers.placement)
             load: Load = "map" if self.memory.mapped else "read"
             with self._trace.span(f"load {self.name}", "generation", load=load):
-                self._model = model = LlamaModel(library, file, load=load)
+                self._model = model = LlamaModel(library, file, load=load, gpu_layers=self._gpu_layers.count)
                 first = self._parted(LlamaContext(model, self.memory.shape))
                 if self.memory.room is not None:
                     self._room = self._parted(LlamaContext(model, self.memory.room))
@@ -192,6 +198,7 @@ class LlamaGenerator(Closing):
         if self._model is not None:
             self._model.close()
         self._model = None
+        self._gpu_layers.close()
         for lease in self._leases:
             lease.release()
 

@@ -36,7 +36,8 @@ _PER_TOKEN_OF_VOCABULARY = 24
 @dataclass(frozen=True, slots=True)
 class LlamaMemory:
     """The memory of a loaded model, in bytes: tensors (in pages that no lease covers if `mapped`), tables, keys and
-    values, and buffers. `room`: the context in which the prompts of its sequences are read, if there is one."""
+    values, and buffers; `room`: the context in which the prompts of its sequences are read, if there is one; and what
+    lies `on_gpu`, for people."""
 
     weights: int
     mapped: bool
@@ -45,6 +46,7 @@ class LlamaMemory:
     buffers: int
     shape: ContextShape
     room: ContextShape | None = None
+    on_gpu: str = ""
 
     @property
     def leased(self) -> int:
@@ -52,10 +54,10 @@ class LlamaMemory:
 
     @property
     def placement(self) -> str:
-        size = format_size(self.weights)
+        size, beside = format_size(self.weights), self.on_gpu and f"; {self.on_gpu}"
         if self.mapped:
-            return f"weights: {size} mapped from the file; their pages are the kernel's and not part of the limit"
-        return f"weights: {size} in memory"
+            return f"weights: {size} mapped from the file; their pages are the kernel's, not part of the limit{beside}"
+        return f"weights: {size} in memory{beside}"
 
 
 def reserve_memory(

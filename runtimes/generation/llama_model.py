@@ -26,13 +26,12 @@ _LONGEST_PIECE = 256
 class LlamaModel:
     """A loaded model. Its contexts must be closed before the model."""
 
-    def __init__(self, library: LlamaLibrary, file: GGUFFile, *, load: Load) -> None:
+    def __init__(self, library: LlamaLibrary, file: GGUFFile, *, load: Load, gpu_layers: int = 0) -> None:
         self.library = library
         self.file = file
         self._api: Any = library.api
         params = self._api.llama_model_default_params()
-        # Layers stay on the host even if llama.cpp is built for an accelerator, because the budget counts host memory.
-        params.n_gpu_layers = 0
+        params.n_gpu_layers = gpu_layers
         params.load_mode = self._api.LLAMA_LOAD_MODE_MMAP if load == "map" else self._api.LLAMA_LOAD_MODE_NONE
         # llama.cpp can copy weights to other layouts. The copies are larger by an amount that is not known in advance,
         # and weights would no longer be mapped. The layout for Intel's matrix units ends the process with a

@@ -40,6 +40,7 @@ def open_generator(
         return OpenAIGenerator(
             url, model=model, key=config.llm_key, remote=config.llm_remote, context=config.context or DEFAULT_CONTEXT
         )
+    from edge.runtimes.generation.gpu_layers import GpuLayers
     from edge.runtimes.generation.llama_cpp import LlamaGenerator
 
     return LlamaGenerator(
@@ -50,6 +51,7 @@ def open_generator(
         threads=config.threads,
         answers=config.answers,
         shared=None if serving and config.generation == "auto" else config.generation == "shared",
+        gpu_layers=GpuLayers(config.gpu_layers, config.opened_device),
         trace=trace,
     )
 

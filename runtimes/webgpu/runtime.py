@@ -18,7 +18,7 @@ from edge.link import Lane, Ticket
 from edge.models.packed import PackedModel
 from edge.models.spec import LayerSpec
 from edge.runtimes.base import Hidden, HiddenDtype, LayerKernel, Pass, StatesElsewhere, Weights
-from edge.runtimes.device import LEAST_CANDIDATES, DevicePlace, DeviceRuntime, DeviceWay
+from edge.runtimes.device import LEAST_CANDIDATES, DevicePlace, DeviceRuntime, DeviceWay, tiles
 from edge.streaming.forwarding import SLACK, PassSizes
 from edge.streaming.hidden_states import HiddenStates, OffloadedStates, StatesShape, TokenChunk
 from edge.trace import Trace
@@ -144,14 +144,14 @@ class WebGpuLayerKernel(LayerKernel):
         """Puts the kernels of a chunk, whose states begin at row `first` of a buffer, into the queue."""
         spec, card = self.spec, self._card
         tokens = int(lengths.sum())
-        tiles = _tiles(lengths)
+        parts = tiles(lengths, _QUERIES)
         with card.lock:
             own = {name: self._room(name, nbytes) for name, nbytes in self._sizes(tokens).items()}
-            own |= {"tiles": self._room("tiles", tiles.nbytes), "chunk": self._room("chunk", 16)}
-            card.write(own["tiles"], 0, tiles)
+            own |= {"tiles": self._room("tiles", parts.nbytes), "chunk": self._room("chunk", 16)}
+            card.write(own["tiles"], 0, parts)
             card.write(own["chunk"], 0, np.array([tokens, first, 0, 0], np.uint32))
             own |= {"states": states, "weights": w.buffer}
-            steps = self._steps(tokens, len(tiles), w)
+            steps = self._steps(tokens, len(parts), w)
             with self._device.compiling((spec, self.hidden_dtype)), card.answering():
                 encoder = card.device.create_command_encoder()
                 work = encoder.begin_compute_pass()
@@ -218,18 +218,6 @@ class WebGpuLayerKernel(LayerKernel):
                     self._card.destroy(buffer)
                 self.buffers[name] = self._card.buffer(nbytes)
         return self.buffers[name]
-
-
-def _tiles(lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
-    """Eight tokens each of one sequence: first token, tokens, and the sequence's first token and its end, [n, 4]."""
-    own = lengths.astype(np.int64)
-    counts = -(-own // _QUERIES)
-    of = np.repeat(np.arange(len(own)), counts)
-    ends = np.cumsum(own)
-    starts = ends - own
-    first = (np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)) * _QUERIES
-    tiles = np.stack((starts[of] + first, np.minimum(_QUERIES, own[of] - first), starts[of], ends[of]), axis=1)
-    return tiles.astype(np.uint32)
 
 
 class GpuVectors:

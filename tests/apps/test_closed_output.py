@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,12 @@ LINES: dict[str, list[str]] = {
 ALSO_STDERR = {"", "ask, nothing found", "index", "memory", "search, wrong option"}
 """Verbs whose stderr goes to nobody, too: help, an answer, progress, a sentence, a refusal."""
 
+STAND_IN = """
+from edge.apps.commands import doctor
+doctor.smallest_limits = lambda: dict.fromkeys(doctor.OPERATIONS, 100_000_000)
+"""
+"""Before the program: `doctor` would measure in eight processes."""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -71,24 +78,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_a_reader_that_has_gone_is_no_error(folder: Path, name: str) -> None:
-    environment = environment_of(folder, PYTHONUNBUFFERED="")
-    both_gone = (True,) if name == "doctor" else (False, True) if name in ALSO_STDERR else (False,)
-    for both in both_gone:  # `doctor` measures in eight processes
-        reading, writing = os.pipe()
-        os.close(reading)
-        with open(writing, "wb") as gone:
-            done = subprocess.run(
-                [*EDGE, *LINES[name]], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=gone,
-                stderr=gone if both else subprocess.PIPE, check=False,
-            )  # fmt: skip
-        assert done.returncode in (0, 1, 2), (both, done)
-        said = done.stderr or b""
-        assert not [word for word in (b"Traceback", b"Exception ignored", b"roken pipe", b"report") if word in said], (
-            said
-        )
-        assert len(said.splitlines()) < 8, said
+def closed(command: Sequence[str], folder: Path, both: bool = False) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as gone:
+        done = subprocess.run(
+            command, cwd=folder, env=environment_of(folder, PYTHONUNBUFFERED=""), stdin=subprocess.DEVNULL,
+            stdout=gone, stderr=gone if both else subprocess.PIPE, check=False,
+        )  # fmt: skip
+    assert done.returncode in (0, 1, 2), (both, done)
+    said = done.stderr or b""
+    signs = (b"Traceback", b"Exception ignored", b"roken pipe", b"report", b"command died")
+    assert not [word for word in signs if word in said], said
+    assert len(said.splitlines()) < 8, said
+
+
+@pytest.mark.parametrize("name", [name for name in LINES if name != "doctor"])
+def test_a_reader_that_has_gone_is_no_error(folder: Path, forked_command: tuple[str, ...], name: str) -> None:
+    closed([*forked_command, *LINES[name]], folder)
+
+
+@pytest.mark.parametrize("name", sorted({*ALSO_STDERR, "doctor", "search"}))
+def test_nor_is_it_where_the_interpreter_ends(folder: Path, name: str) -> None:
+    start, code, program = EDGE
+    closed([start, code, (STAND_IN if name == "doctor" else "") + program, *LINES[name]], folder, name != "search")
 
 
 def test_every_verb_is_tried() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
+import apsw
 import pytest
 from naive.waiting import PATIENCE_S
 
 from edge.apps.pool import Held, ModelPool
-from edge.apps.store.rebuilding import EmbedderIdentity
+from edge.apps.store.database import set_setting
+from edge.apps.store.rebuilding import EMBEDDER, EmbedderIdentity
 from edge.budget import Lease, MemoryBudget
 from edge.errors import BudgetExceeded, ModelError
 
@@ -166,7 +169,11 @@ def test_pressure_closes_an_idle_model_but_none_in_use() -> None:
 
 def test_an_identity_survives_its_text() -> None:
     identity = EmbedderIdentity("name", "", "abc", 384)
-    assert EmbedderIdentity.from_json(identity.to_json()) == identity
+    with closing(apsw.Connection(":memory:")) as db:
+        db.execute("CREATE TABLE settings(name PRIMARY KEY, value)")
+        assert EmbedderIdentity.stored(db) is None
+        set_setting(db, EMBEDDER, identity.to_json())
+        assert EmbedderIdentity.stored(db) == identity
 
 
 @pytest.mark.parametrize("shared", [False, True])

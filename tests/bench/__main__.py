@@ -14,7 +14,7 @@ if __name__ == "__main__":
     sys.path[:] = [place for place in sys.path if not place or Path(place).resolve() != FOLDER]
     runpy.run_path(str(FOLDER.parent / "packages.py"))["load"]()
     if sys.argv[1:2] == ["--worker"]:
-        from edge.apps.bench.process import serve
+        from edge.apps.bench.worker import serve
 
         module, _, name = sys.argv[2].partition(":")
         serve(getattr(importlib.import_module(module), name))

@@ -55,7 +55,6 @@ def assistant(
     warmup: Annotated[int, "Before them; times are learned and lists cached."] = 4,
     rounds: Rounds = 1,
     pipelines: Annotated[Sequence[str], Names(PIPELINES)] = PIPELINES,
-    searches: Annotated[bool, "Print where the time of each search went, too; --json always has it."] = False,
     output: Output,
     data: IndexData,
 ) -> None:
@@ -86,7 +85,7 @@ def assistant(
         "questions": questions, "rounds": rounds,
     }  # fmt: skip
     result = {"conditions": conditions, "pipelines": results}
-    output.put(result, figures(results, searches), stated(conditions))
+    output.put(result, figures(results), stated(conditions))
     if not all(row["identical"] for row in results):
         raise EdgeError("lookahead changed what was found")
 
@@ -108,16 +107,6 @@ def _row(
 
         return statistics.median(statistics.mean(map(value, report)) for report in reports)
 
-    coverage = [share for report in ahead for row in report for share in row["coverage"]]
-
-    def behind(reports: Sequence[Sequence[dict[str, Any]]]) -> float:
-        """The time per question that searches after a generation waited. Only behind a generation can reads be
-        hidden."""
-        return statistics.median(
-            statistics.mean(float(sum(s["stall"] for s in row["searches"] if s["window"])) for row in report)
-            for report in reports
-        )
-
     hideable = statistics.median(statistics.mean(_hideable(row["searches"]) for row in report) for report in on_demand)
     seconds = [mean(reports) for reports in arms]
     probed = [mean(reports, "index.hits", "index.lists_read") for reports in arms]
@@ -126,44 +115,22 @@ def _row(
     return {
         "pipeline": pipeline,
         "seconds": seconds,
-        "speedup": [seconds[0] / seconds[2], seconds[1] / seconds[2]],
-        "bound": seconds[1] / (seconds[1] - hideable),
         "hideable_s": hideable,
         "share": (seconds[1] - seconds[2]) / hideable if hideable else None,
         "stall_s": [mean(reports, f"{LINK}.stall_s") for reports in arms],
-        "stall_behind_s": [behind(reports) for reports in arms],
-        "search_s": [mean(reports, "assistant.search_s") for reports in arms],
         "hit_rate": hits,
-        "coverage": statistics.mean(coverage) if coverage else None,
+        "fetched_ahead": [mean(reports, "lists.ahead") for reports in arms],
         "identical": all(report == same[0] for report in same),
-        "searches": {name: _by_place(reports) for name, reports in zip(_ARMS, arms, strict=True)},
     }
 
 
-def figures(results: Sequence[dict[str, Any]], searches: bool = False) -> Iterator[Figure]:
+def figures(results: Sequence[dict[str, Any]]) -> Iterator[Figure]:
     rows = {row["pipeline"]: row for row in results}
     for key, table in (("seconds", "time of a question"), ("stall_s", "waits of a question for the link")):
         by_arm = {name: dict(zip(_ARMS, row[key], strict=True)) for name, row in rows.items()}
         yield from tabulate(by_arm, {arm: lower(arm, "s") for arm in _ARMS}, table)
     columns = {"hideable_s": neither("perfect foresight would save", "s"), "share": neither("lookahead saves", "%")}
     yield from tabulate(rows, columns, "lookahead")
-    for pipeline, row in rows.items() if searches else ():
-        places = {
-            f"{arm}, search {n}": place for arm in row["searches"] for n, place in enumerate(row["searches"][arm], 1)
-        }
-        shown = {name: neither(name) for name in next(iter(places.values()))}
-        yield from tabulate(places, shown, f"{pipeline}: means of the first, second, ... search")
-
-
-def _by_place(reports: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, float]]:
-    """The mean figures of the first, second, ... search of a question, over all questions with that many searches."""
-    rows = [row["searches"] for report in reports for row in report]
-    places = []
-    for place in range(max(map(len, rows), default=0)):
-        there = [searches[place] for searches in rows if len(searches) > place]
-        means = {name: statistics.mean(search[name] for search in there) for name in there[0]}
-        places.append({"questions": len(there) / len(reports), **means})
-    return places
 
 
 def _hideable(searches: Sequence[dict[str, float]]) -> float:
@@ -223,5 +190,5 @@ def answered(library: IndexLibrary, question: str, steps: Steps) -> dict[str, An
     steps.close()
     return {
         "seconds": seconds, "text": text, "found": [[hit.id for hit in entry.passages] for entry in steps.rounds],
-        "coverage": list(library.coverage), "searches": list(library.searches), "counters": library.trace.since(before),
+        "searches": list(library.searches), "counters": library.trace.since(before),
     }  # fmt: skip

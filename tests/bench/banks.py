@@ -4,7 +4,6 @@ thesis, section 8.3)."""
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,9 +14,6 @@ from bench.figures import lower, neither, tabulate
 from bench.options import Output, benchmark
 from edge.config import parse_size
 from edge.errors import InputError
-
-_ROUNDED = 1 - 1e-9
-"""A bound is lowered by this factor, because sums of the same times in another order differ in their last digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,44 +74,27 @@ class BankPlacement:
         return sum(table.nbytes for bank in (self.near, *self.banks) for table in bank)
 
 
-def spread(tables: Sequence[EmbeddingTable], banks: Banks, most: float = math.inf) -> BankPlacement | None:
-    """Places the smallest tables on the chip, and the others over the banks; None if they do not fit, or a look-up
-    takes more than `most` seconds.
+def spread(tables: Sequence[EmbeddingTable], banks: Banks) -> BankPlacement | None:
+    """Places the smallest tables on the chip, and the others over the banks; None if they do not fit.
 
     The chip gets tables as long as reading them takes no longer than reading the banks. The other tables go over the
     banks, the largest first, each to the bank with the fewest tables (rule 4 of algorithm 3).
     """
     ordered = sorted(tables, key=lambda table: table.nbytes)
-    nbytes = sum(table.nbytes for table in ordered)
-    if nbytes > banks.near and (nbytes > banks.near + banks.count * banks.nbytes or ordered[-1].nbytes > banks.nbytes):
-        return None
     largest_first = sorted(range(len(ordered)), key=lambda index: -ordered[index].nbytes)
-
-    def far_tables(near: int) -> tuple[tuple[EmbeddingTable, ...], ...] | None:
-        return _over_banks([ordered[index] for index in largest_first if index >= near], banks)
-
     best: BankPlacement | None = None
-    skipped: list[int] = []
-    near_nbytes, near_seconds = 0, 0.0
-    far_seconds = sum(banks.seconds(table.dim) for table in ordered)
     for count in range(len(ordered) + 1):
-        if count:
-            near_nbytes += ordered[count - 1].nbytes
-            near_seconds += banks.near_share * banks.seconds(ordered[count - 1].dim)
-            far_seconds -= banks.seconds(ordered[count - 1].dim)
-        if near_nbytes > banks.near:
+        near = ordered[:count]
+        if sum(table.nbytes for table in near) > banks.near:
             break
-        least = _ROUNDED * far_seconds / banks.count
-        if near_seconds <= least and least > most:
-            skipped.append(count)
-            continue
-        lying = far_tables(count)
+        lying = _over_banks([ordered[index] for index in largest_first if index >= count], banks)
         if lying is None:
             continue
+        near_seconds = sum(banks.near_share * banks.seconds(table.dim) for table in near)
         far = max(sum(banks.seconds(table.dim) for table in bank) for bank in lying)
-        if count and near_seconds > far and (best is not None or any(map(far_tables, reversed(skipped)))):
+        if count and near_seconds > far and best is not None:
             break
-        placement = BankPlacement(tuple(ordered[:count]), lying, max(near_seconds, far))
+        placement = BankPlacement(tuple(near), lying, max(near_seconds, far))
         if best is None or placement.seconds < best.seconds:
             best = placement
     return best
@@ -146,16 +125,11 @@ def placed(tables: Sequence[EmbeddingTable], banks: Banks, *, combine: bool = Tr
     For each count, that many of the smallest tables are joined in pairs, the smallest with the largest of them.
     """
     ordered = sorted(tables, key=lambda table: table.nbytes)
-    seconds = sum(banks.seconds(table.dim) for table in ordered)
     best: BankPlacement | None = None
-    # More pairs take less time, so the search begins with most of them, and ends where the rest cannot be faster.
     for count in reversed(range(0, len(ordered) + 1 if combine else 1, 2)):
-        least = (seconds - count // 2 * banks.fixed) / (banks.count + 1 / banks.near_share)
-        if best is not None and _ROUNDED * least > best.seconds:
-            break
         chosen, rest = ordered[:count], ordered[count:]
         pairs = [chosen[i].product(chosen[count - 1 - i]) for i in range(count // 2)]
-        found = spread([*pairs, *rest], banks, math.inf if best is None else best.seconds)
+        found = spread([*pairs, *rest], banks)
         if found is not None and (best is None or (found.seconds, found.nbytes) <= (best.seconds, best.nbytes)):
             best = found
     if best is None or not tables:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from naive.program import write_tiny_models
@@ -65,6 +66,16 @@ def replaying(judged: Path, tmp_path: Path, tiny_settings: None) -> list[str]:
         "--data", str(judged), "--rows", "400", "--list-rows", "25", "--decode", "20000", "--prefill", "1000000",
         "--work-dir", str(tmp_path / "bench"), "--json", "--store", str(tmp_path / "run.json"),
     ]  # fmt: skip
+
+
+@pytest.fixture
+def measured_here(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets the measurements of a benchmark run in this process: what a process of its own is for, `process` tests."""
+
+    def here(work: Callable[[dict[str, Any]], dict[str, Any]], task: dict[str, Any], **_: Any) -> dict[str, Any]:
+        return work(task) | {"peak_resident": 1}
+
+    return lambda name: monkeypatch.setattr(f"bench.{name}.measure", here)
 
 
 @pytest.fixture

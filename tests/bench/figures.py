@@ -16,27 +16,6 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit: the smallest change that counts and the assumed noise of a figure measured only once (`alone`), as shares
-    of the value or `absolute` differences."""
-
-    least: float
-    alone: float
-    absolute: bool = False
-
-
-UNITS = {
-    "s": Unit(least=0.03, alone=0.25),
-    "/s": Unit(least=0.03, alone=0.25),
-    "B": Unit(least=0.03, alone=0.05),
-    "%": Unit(least=0.002, alone=0.002, absolute=True),
-    "": Unit(least=0.002, alone=0.002, absolute=True),
-}
-"""Seconds, a number in each second, bytes, shares, and measures of quality such as nDCG. Times of one round on a shared
-machine differ by up to a quarter. Quality does not depend on the machine, and a change of 0.002 counts."""
-
-
-@dataclass(frozen=True, slots=True)
 class Figure:
     """One measured figure, with the values of its repeated rounds. `row` is the system or case, `column` the measure,
     `table` the caption, empty if the run has only one. `peer` marks another program, whose changes are no change of

@@ -54,6 +54,7 @@ def search(task: dict[str, Any]) -> dict[str, Any]:
     """Queries per second by the number of queries in a request, and recall, on each device."""
     import torch
 
+    from bench.gpu_worker import torch_alone
     from edge.ivf.device import open_device
 
     on = task["on"]
@@ -66,12 +67,17 @@ def search(task: dict[str, Any]) -> dict[str, Any]:
     gpu = not task["rehearsal"]
     budget = MemoryBudget(64 << 30 if gpu else 4 << 30)
     cap = "256MB" if not gpu else "4GB" if name == "webgpu" else ""
-    device: Any = open_device(name, budget, cap=cap, **({} if name == "webgpu" else {"on": on}))
-    started = time.perf_counter()
-    lists = _sent(index, device)
-    found["sent"] = {"nbytes": index.codes.nbytes, "seconds": time.perf_counter() - started}
-    found["rows"][name], answers = _measured(index, device, codec, lists, nprobe)
-    device.close()
+    for row, alone in {name: False, **({"cuda, torch alone": True} if name == "cuda" else {})}.items():
+        with torch_alone(alone):
+            device: Any = open_device(name, budget, cap=cap, **({} if name == "webgpu" else {"on": on}))
+        started = time.perf_counter()
+        lists = _sent(index, device)
+        sent = {"nbytes": index.codes.nbytes, "seconds": time.perf_counter() - started}
+        found["rows"][row], results = _measured(index, device, codec, lists, nprobe)
+        found["rows"][row]["device_peak"] = device.card.peak() if on.startswith("cuda") else None
+        device.close()
+        if not alone:
+            found["sent"], answers = sent, results
     if reason:
         found["absent"] = {"cpu": reason, "faiss": reason}
     else:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
+
+from edge.devices.cuda.card import Card
 
 Ids = npt.NDArray[np.int32]
 
@@ -33,6 +37,13 @@ def synchronized(torch: Any, on: str) -> float:
     if on != "cpu":
         torch.cuda.synchronize(on)
     return time.perf_counter()
+
+
+@contextmanager
+def torch_alone(wanted: bool) -> Iterator[None]:
+    """Devices that are opened inside use no kernels of ours, if that is wanted."""
+    with patch.object(Card, "has_triton", False) if wanted else nullcontext():
+        yield
 
 
 def lengths_of(task: dict[str, Any]) -> Ids:
@@ -187,7 +198,20 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": {}, "crossing": []}
     first: npt.NDArray[np.float64] | None = None
 
-    def passes(engine: Engine, count: int, repeats: int) -> tuple[list[float], npt.NDArray[np.float64]]:
+    class Halving(PoolingObserver):
+        """Leaves every other sequence out after half of the layers, as pruning may."""
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.vectors[:] = 0  # of those that are left out
+
+        def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            going = super().decide(layer, active)
+            return going[::2] if layer == self._spec.layers // 2 else going
+
+    def passes(
+        engine: Engine, count: int, repeats: int, kind: type[PoolingObserver] = PoolingObserver
+    ) -> tuple[list[float], npt.NDArray[np.float64]]:
         spec = engine.model.spec
         prefix = random.integers(5, spec.vocab - 5, task["prefix"] if spec.layer.causal else 0).astype(np.int32)
         own = lengths[:count]
@@ -199,7 +223,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
         seconds: list[float] = []
         vectors = np.empty((0, 0), np.float32)
         for _ in range(repeats + 1):
-            observer = PoolingObserver(spec, engine.head, count)
+            observer = kind(spec, engine.head, count)
             seconds.append(engine.run(Job(batch, lambda made=observer: made)).seconds)  # type: ignore[misc]
             vectors = observer.vectors
         return seconds[1:], logits(spec, engine.head, vectors)
@@ -207,6 +231,8 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
     arrangements = {
         "resident": Tuning(),
         "two layers": Tuning(buffers=2),
+        **({} if task["on"] == "webgpu" else {"resident, torch alone": Tuning()}),
+        "resident, half of them for half of the layers": Tuning(),
         "two layers, states in host memory": Tuning(buffers=2, offload=True),
         "the same, chunks of 4096 tokens": Tuning(buffers=2, offload=True, chunk_tokens=4096),
     }
@@ -216,7 +242,8 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
         budget = MemoryBudget(64 << 30)
         cap = "" if torch_gpu else "4GB" if gpu else "300MB"
         model = PackedModel.open(task["pack"])
-        with Engine(
+        halves = Halving if "half of" in name else PoolingObserver
+        with torch_alone("torch alone" in name), Engine(
             model, budget, runtime=runtime_of(task["on"], cap), threads=0 if gpu else 1, max_tokens=512,
             scratch=Path(task["scratch"]), tuning=tuning,
         ) as engine:  # fmt: skip
@@ -225,17 +252,21 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
             if torch_gpu:
                 card.torch.cuda.empty_cache()
                 card.torch.cuda.reset_peak_memory_stats(card.device)
-            seconds, scores = passes(engine, task["candidates"], _REPEATS)
+            worked = time.process_time()
+            seconds, scores = passes(engine, task["candidates"], _REPEATS, halves)
+            worked = (time.process_time() - worked) / (_REPEATS + 1)
             stats = engine.stats
             assert stats is not None
             row = {
-                "seconds": seconds, "device_peak": card.peak() if torch_gpu else None, "weights": engine.window.buffers,
+                "seconds": seconds, "host_s": worked, "device_peak": card.peak() if torch_gpu else None,
+                "weights": engine.window.buffers,
                 "ledger": engine.place.memory.limit, "chunk_tokens": stats.chunk_tokens, "tokens": stats.tokens,
             }  # fmt: skip
             if first is None:
                 first = scores
-            row["apart"] = float(np.abs(scores - first).max())
-            row["same_order"] = bool((np.argsort(-scores, kind="stable") == np.argsort(-first, kind="stable")).all())
+            if halves is PoolingObserver:
+                order, expected = (np.argsort(-each, kind="stable") for each in (scores, first))
+                row |= {"apart": float(np.abs(scores - first).max()), "same_order": bool((order == expected).all())}
             found["rows"][name] = row
             for count in counts:
                 best = min(passes(engine, count, 2)[0])

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,9 +34,8 @@ from bench.process import TreeWatch, processor, say
 from edge.config import parse_size
 from edge.errors import EdgeError
 
-KINDS = ("ask", "chat", "search", "rerank", "memory")
-"""What a client may want: an answer from the collection; an answer of the language model to a prompt with the same
-documents, which a peer can give, too; passages; an order of ten texts; a memory to be kept or found."""
+KINDS = ("ask", "search")
+"""What a client may want: an answer from the collection, or passages."""
 
 _A_SECOND = " a second"
 
@@ -117,26 +116,11 @@ class World:
     def request(self, one: Arrival, length: int) -> tuple[str, dict[str, Any]]:
         """The path and the body of a request. An answer has at most `length` tokens."""
         question = f"what is {self.name(one.topic)}, asked by {words(2, seed=-1 - one.number)} {one.number}"
-        if one.kind == "ask":
-            return "/v1/ask", {
-                "question": question, "llm": "llm", "stream": True, "max_tokens": length, "min_score": 0.0,
-                "check": False,
-            }  # fmt: skip
-        if one.kind == "chat":
-            text = "\n\n".join([*self.texts(one.topic), question])
-            messages = [{"role": "user", "content": text}]
-            return "/v1/chat/completions", {
-                "model": "llm", "messages": messages, "stream": True, "max_tokens": length, "temperature": 0,
-            }  # fmt: skip
         if one.kind == "search":
             return "/v1/search", {"query": question, "top_k": 5}
-        if one.kind == "rerank":
-            texts = [text for n in range(5) for text in self.texts((one.topic + n) % self.topics)[:2]]
-            return "/v1/rerank", {"query": question, "documents": texts, "top_n": 3}
-        if one.number % 2:
-            return "/search", {"query": question, "user_id": f"user {one.topic}"}
-        message = {"role": "user", "content": f"I read about {self.name(one.topic)} on day {one.number}."}
-        return "/memories", {"messages": [message], "user_id": f"user {one.topic}"}
+        return "/v1/ask", {
+            "question": question, "llm": "llm", "stream": True, "max_tokens": length, "min_score": 0.0, "check": False,
+        }  # fmt: skip
 
 
 def sent(port: int, one: Arrival, world: World, length: int, begin: float | None, timeout: float) -> Sample:
@@ -175,10 +159,7 @@ def _is_text(line: bytes) -> bool:
     """Whether a line of an event stream brings text of an answer."""
     if not line.startswith(b"data: {"):
         return False
-    data = json.loads(line[6:])
-    if "choices" in data:  # a chat
-        return any(choice.get("delta", {}).get("content") for choice in data["choices"])
-    return set(data) == {"text"}
+    return set(json.loads(line[6:])) == {"text"}
 
 
 def opened(port: int, arrivals: Sequence[Arrival], world: World, length: int, timeout: float) -> list[Sample]:
@@ -287,31 +268,30 @@ def attained(rates: Sequence[float], kept: Sequence[float]) -> float:
     return float(np.interp(-0.9, [-kept[at - 1], -kept[at]], rates[at - 1 : at + 1]))
 
 
-def figures(found: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]], peers: Iterable[str]) -> Iterator[Figure]:
+def figures(found: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) -> Iterator[Figure]:
     for load in dict.fromkeys(load for loads in found.values() for load in loads):
         rows = {
             name: {key: [run[key] for run in loads[load] if not math.isnan(run[key])] for key in _COLUMNS}
             for name, loads in found.items()
             if load in loads
         }
-        yield from tabulate(rows, _COLUMNS, table=load, peers=tuple(peers))
-    by_rate = {name: [load for load in loads if load.endswith(_A_SECOND)] for name, loads in found.items()}
-    if any(len(loads) > 1 for loads in by_rate.values()):
+        yield from tabulate(rows, _COLUMNS, table=load)
+    if any(len(loads) > 1 for loads in found.values()):
         rows = {
             name: {"rate": attained(
                 [float(load.removesuffix(_A_SECOND)) for load in loads],
-                [statistics.median(run["within"] for run in found[name][load]) for load in loads],
+                [statistics.median(run["within"] for run in runs) for runs in loads.values()],
             )}
-            for name, loads in by_rate.items()
+            for name, loads in found.items()
         }  # fmt: skip
-        yield from tabulate(rows, ATTAINED, table="attained", peers=tuple(peers))
+        yield from tabulate(rows, ATTAINED, table="attained")
 
 
 def _mix(text: str) -> dict[str, int]:
     try:
         found = {kind: int(count) for kind, count in (part.split("=") for part in text.split(","))}
     except ValueError:
-        raise click.BadParameter(f"a mix is written ask=6,search=3 and not {text!r}") from None
+        raise click.BadParameter(f"a mix is written ask=2,search=1 and not {text!r}") from None
     if set(found) - set(KINDS) or not any(found.values()) or min(found.values()) < 0:
         raise click.BadParameter(f"a mix has counts of {', '.join(KINDS)}")
     return found
@@ -329,7 +309,7 @@ def load(
     shape: Computing = None,
     rates: Annotated[str, "Arrivals a second, with commas between them."] = "",
     seconds: Annotated[float, "Length of each open load."] = 60.0,
-    mix: Annotated[Any, _mix, f"Of {', '.join(KINDS)}."] = "ask=6,search=3,rerank=1",
+    mix: Annotated[Any, _mix, f"Of {', '.join(KINDS)}."] = "ask=2,search=1",
     topics: int = 30,
     documents: Annotated[int, "Of each topic."] = 4,
     length: Annotated[int, "--words", "Of each document."] = 100,
@@ -342,21 +322,15 @@ def load(
         tuple[Any, ...],
         "--system",
         _named,
-        "NAME=OPTIONS: our server with further options of `edge serve`; @tree,queue,batches,slow=25MB among them "
-        "leaves parts out, or slows the place of lists (see `tests/bench/altered.py`); may be repeated.",
+        "NAME=OPTIONS: a server with further options of `edge serve`; @tree,queue among them leaves parts out (see "
+        "`tests/bench/altered.py`); may be repeated.",
     ] = ("edge=",),
-    peers: Annotated[
-        tuple[Any, ...],
-        "--peer",
-        _named,
-        "NAME=COMMAND with {port}, {model}: another server, which gets chats only; may be repeated.",
-    ] = (),
     threads: Threads = 2,
     rounds: Rounds = 1,
     work_dir: WorkDir,
     output: Output,
 ) -> None:
-    """Answer, search, rerank and remember under a load that does not wait for answers.
+    """Answer and search under a load that does not wait for answers.
 
     Each measurement has a new server, which is warmed up by one request of each kind. Its memory is measured from
     outside.
@@ -364,8 +338,6 @@ def load(
     work_dir.mkdir(parents=True, exist_ok=True)
     if model is None:
         model = made_model(work_dir, shape or "tiny")
-    if peers and set(mix) != {"chat"}:
-        raise click.BadParameter("a peer gets chats only: --mix chat=1")
     world = World(topics, documents, length)
     try:
         steps = [float(part) for part in rates.split(",") if part]
@@ -384,7 +356,7 @@ def load(
             *[part for part in shlex.split(options) if not part.startswith("@")],
         ]
         for name, options in systems
-    } | {name: shlex.split(command.replace("{model}", str(model))) for name, command in peers}  # fmt: skip
+    }  # fmt: skip
     found: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in commands}
     held = 0
     for turn, (load_name, drawing), name in itertools.product(range(rounds), loads.items(), commands):
@@ -402,7 +374,7 @@ def load(
         for why, count in Counter(sample.why for sample in samples if sample.why).most_common():
             say(f"{count} lost: {why}")
         found[name].setdefault(load_name, []).append(sums | {"peak": float(watch.high_water)})
-        held = max(held, watch.high_water if name not in dict(peers) else 0)
+        held = max(held, watch.high_water)
     conditions = {
         "model": model.name, "mix": ",".join(f"{kind}={n}" for kind, n in mix.items()), "topics": topics,
         "documents": documents, "words": length, "exponent": exponent, "answer": answer, "deadline": deadline,
@@ -410,7 +382,7 @@ def load(
         "processor": processor(),
     }  # fmt: skip
     output.put(
-        {"conditions": conditions, "systems": found}, figures(found, dict(peers)), stated(conditions), held=held,
+        {"conditions": conditions, "systems": found}, figures(found), stated(conditions), held=held,
         limit=parse_size(memory),
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """`memory`: measures quality, speed and memory use of the agent memory, beside BM25 and mem0.
 
-Quality is what the memory finds: evidence of questions about conversations, and actions for reworded tasks. Speed is
-that of adding sentences one by one, and of searching; embedding is timed separately.
+Quality is what the memory finds: evidence of questions about conversations. Speed is that of adding
+sentences one by one, and of searching; embedding is timed separately.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ import numpy.typing as npt
 from bench.figures import Figure, higher, lower, tabulate
 from bench.options import Folder, Output, Rounds, Threads, WorkDir, benchmark, stated
 from bench.process import in_turn, measure, processor, say, timed
-from bench.texts import Task, memories, questions, tasks
-from edge.apps.memory.actions import ActionCache, ActionExample
+from bench.texts import memories, questions
 from edge.apps.memory.arguments import Scope, local_now
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.memory import Memory
@@ -63,9 +62,6 @@ def memory(
     searches: int = 100,
     adds: int = 100,
     rounds: Rounds = 2,
-    intents: Annotated[int, "Tasks the action cache knows."] = 200,
-    most_wrong: Annotated[float, "Share of wrong hits it is calibrated to."] = 0.05,
-    model_seconds: Annotated[float, "Seconds that a hit saves: one task done by a model."] = 5.0,
     mem0_python: Annotated[
         str | None, "A Python in which mem0ai and edge-rag are installed; this one if not given, if it has mem0ai."
     ] = None,
@@ -73,7 +69,7 @@ def memory(
     work_dir: WorkDir,
     output: Output,
 ) -> None:
-    """Find the evidence of questions about conversations; add to and search many memories; look up actions."""
+    """Find the evidence of questions about conversations; add to and search many memories."""
     folder, limit = work_dir / "memory", parse_size(memory)
     conditions = {"limit": limit, "threads": threads, "processor": processor(), "rounds": rounds}
     report: dict[str, Any] = {"conditions": conditions}
@@ -97,9 +93,6 @@ def memory(
     report["speed"] = {"edge, many": run("edge", memories)}
     turns, left_out = in_turn(rounds, ("edge", "mem0"), run)
     report["speed"] |= {name: _median(found) for name, found in turns.items()}
-    say("actions: storing tasks, calibrating, looking up other wordings")
-    task = {"name": "actions", "intents": intents, "memory": limit, "most_wrong": most_wrong}
-    report["actions"] = measure(look_up_actions, task, threads=threads) | {"model_seconds": model_seconds}
     output.put(report, figures(report, turns), stated(conditions), left_out.values())
     broken = {name: found["peak_resident"] for name, found in _ours(report) if found["peak_resident"] > limit}
     if broken:
@@ -127,17 +120,11 @@ def figures(report: dict[str, Any], turns: dict[str, list[dict[str, Any]]]) -> I
     }
     peers = [name for name in rows if name.startswith("mem0")]
     yield from tabulate(rows, columns | {"peak_resident": lower("peak", "B")}, "searching and adding", peers)
-    actions = {name: row for name, row in report["actions"].items() if isinstance(row, dict)}
-    found = {
-        "found": higher("found", "%"), "wrong_of_hits": lower("wrong hits", "%"),
-        "wrong_of_absent": lower("absent tasks hit", "%"), "lookup_ms": lower("lookup", "s", 1e-3),
-    }  # fmt: skip
-    yield from tabulate(actions, found, "cache of actions")
 
 
 def _ours(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     runs = [(name, found) for name, found in report["speed"].items() if name != "mem0"]
-    return [*runs, *((name, report[name]) for name in ("quality", "actions") if name in report)]
+    return [*runs, *([("quality", report["quality"])] if "quality" in report else [])]
 
 
 def ask_evidence(task: dict[str, Any]) -> dict[str, Any]:
@@ -230,52 +217,6 @@ def _moment(when: str) -> datetime:
     return datetime.strptime(
         f"{day} {month[:3]} {year} {int(hour) % 12 + 12 * (half == 'pm')}:{minute}", "%d %b %Y %H:%M"
     )
-
-
-def look_up_actions(task: dict[str, Any]) -> dict[str, Any]:
-    """Stores one wording of each of `intents` tasks. It calibrates on the other wordings of half of them and of tasks
-    that are not stored, and measures on the other half, with and without reranking."""
-    report: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder, Memory(folder, user_id="bench", memory=task["memory"]) as memory:
-        groups = tasks(2 * task["intents"], seed=0)
-        stored, absent = groups[: task["intents"]], groups[task["intents"] :]
-        ids = {
-            group[0].intent: memory.actions.add(group[0].text, group[0].intent, state=group[0].state)
-            for group in stored
-        }
-        for name, rerank in (("reranked", True), ("vectors alone", False)):
-            examples = [_example(one, ids) for group in stored[::2] + absent[::2] for one in group[1:]]
-            fitted = memory.actions.calibrate(examples, rerank=rerank, most_wrong=task["most_wrong"])
-            asked = [one for group in stored[1::2] + absent[1::2] for one in group[1:]]
-            report[name] = {
-                "threshold": fitted.threshold, "calibrated_on": fitted.examples, "expected_wrong": fitted.wrong_rate,
-                **_counted(memory.actions, asked, ids, rerank),
-            }  # fmt: skip
-        report["stored"], report["asked"] = len(stored), len(asked)
-    return report
-
-
-def _example(task: Task, ids: dict[str, str]) -> ActionExample:
-    return ActionExample(task.text, task.state, ids.get(task.intent))
-
-
-def _counted(actions: ActionCache, asked: list[Task], ids: dict[str, str], rerank: bool) -> dict[str, float]:
-    hits = wrong = right = strays = 0
-    found, seconds = timed(lambda one: actions.lookup(one.text, state=one.state, rerank=rerank), asked)
-    for one, hit in zip(asked, found, strict=True):
-        if hit is not None:
-            hits += 1
-            right += hit.id == ids.get(one.intent)
-            wrong += hit.id != ids.get(one.intent)
-            strays += one.intent not in ids
-    known = sum(one.intent in ids for one in asked)
-    return {
-        "hit_rate": hits / len(asked),
-        "found": right / known,
-        "wrong_of_hits": wrong / max(1, hits),
-        "wrong_of_absent": strays / (len(asked) - known),
-        "lookup_ms": 1e3 * statistics.median(seconds),
-    }
 
 
 class Timed:

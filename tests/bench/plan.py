@@ -11,8 +11,17 @@ from bench.figures import Figure, higher, lower, neither, tabulate
 from bench.options import Output, benchmark, numbers, stated
 from edge.apps.collection.registry import locate
 from edge.apps.options import configure
-from edge.apps.plan.machine import Setting, conditions, profile_path, reading, visited
-from edge.apps.plan.profile import Questions, questions_options, rounds_option, say
+from edge.apps.plan.profile import (
+    Questions,
+    Setting,
+    conditions,
+    profile_path,
+    questions_options,
+    reading,
+    rounds_option,
+    say,
+    visited,
+)
 from edge.config import format_size, parse_size
 from edge.errors import InputError
 from edge.planner.measured import MachineProfile, Prediction, Reading

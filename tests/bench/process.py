@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import click
 import psutil
 
-from edge.apps.bench.process import report_of
+from edge.apps.bench.worker import report_of
 from edge.errors import CapabilityError, EdgeError
 
 Item = TypeVar("Item")
@@ -219,37 +219,3 @@ def processor() -> str:
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     name = names[0] if names else platform.processor() or platform.machine()
     return f"{name}, {psutil.cpu_count(logical=False) or '?'} cores"
-
-
-_TICK_S = 0.02
-_STOP_S = 0.5
-
-
-class Stops:
-    """A thread that sleeps again and again, and counts the sleeps that lasted much too long, in `seconds`
-    altogether."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="edge-stops", daemon=True)
-
-    def _watch(self) -> None:
-        last = time.perf_counter()
-        while not self._ended.wait(_TICK_S):
-            now = time.perf_counter()
-            self.seconds += self.stopped(now - last)
-            last = now
-
-    @staticmethod
-    def stopped(passed: float) -> float:
-        """The seconds of a stop between two ticks that are `passed` seconds apart; 0 if it is no stop."""
-        return passed - _TICK_S if passed > _STOP_S else 0.0
-
-    def __enter__(self) -> Stops:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()

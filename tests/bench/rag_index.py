@@ -24,7 +24,7 @@ from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
 from edge.errors import InputError
 from edge.ivf.index import IndexOptions, VectorIndex
-from edge.ivf.plan import choose_nprobe, probe
+from edge.ivf.plan import choose_nprobe
 from edge.models.training.corpora import Corpus, load
 from edge.runtimes.embedder import Embedder
 from edge.text.sentences import sentences
@@ -174,16 +174,6 @@ def _near(
 
 
 _RECALL = 0.95
-_PER_SEARCH = {
-    "read": "lists.misses", "found": "lists.hits", "ahead": "lists.ahead", "used": "lists.ahead_used",
-    "evicted": "lists.evictions", "moved_s": f"{LINK}.busy_s", "embed_s": "assistant.embed_s",
-    "predicted": "gate.lookahead.started", "followed": "gate.following.started", "refused": "gate.lookahead.refused",
-    "following_refused": "gate.following.refused", "saved_s": "gate.lookahead.saved_s",
-    "lost_s": "gate.lookahead.lost_s", "following_lost_s": "gate.following.lost_s", "written": "assistant.new_tokens",
-    "prompted": "assistant.prompt_tokens",
-}  # fmt: skip
-"""The counters that are shown for each search. Lists are counted in parts. `ahead` counts the parts that lookahead
-fetched, and `used` the parts among them that the search probed. `written` and `prompted` count tokens."""
 
 
 class IndexLibrary:
@@ -206,17 +196,14 @@ class IndexLibrary:
         self.budget = embedder.budget
         self.trace = trace
         self.searches: list[dict[str, Any]] = []
-        """The figures of each search since the one before (see `_took`)."""
-        self.coverage: list[float] = []
-        """For each query of a search after a lookahead, the share of its lists that are among as many lists nearest to
-        the last prediction. For a prediction of several queries, the best share counts."""
+        """For each search the seconds of generation since the one before, which could hide its reads (`window`), and
+        the seconds that it waited for the link (`stall`)."""
         self._index = index
         self._database = database
         self._reuse = reuse
         self._embedder = embedder
         self._texts = texts_of(folder)
         self._before: Mapping[str, float] = {}
-        self._predicted: Vectors = np.empty((0, embedder.dim), np.float32)
         with database.read() as db:
             snapshot = index.snapshot(db)
         self.nprobe = choose_nprobe(snapshot, _RECALL) if share is None else max(1, round(snapshot.nlist * share))
@@ -239,9 +226,6 @@ class IndexLibrary:
         ahead = window if isinstance(window, Lookahead) else None
         asked = self.trace.snapshot()
         with self._database.read() as db:
-            if ahead is not None:
-                centroids = self._index.snapshot(db).centroids
-                self.coverage += [self._covered(vector, centroids) for vector in vectors]
             nprobe = self.nprobe if seconds is None else None
             found = self._index.search(db, vectors, k, nprobe=nprobe, seconds=seconds, window=ahead)
         if not self._reuse:
@@ -264,34 +248,21 @@ class IndexLibrary:
     def lookahead(
         self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
     ) -> Lookahead:
-        self._predicted = queries
         with self._database.read() as db:
             return self._index.lookahead(db, queries, seconds=seconds, lost=lost)
 
     def begin(self) -> None:
         """Resets the figures for a new question."""
-        self.coverage.clear()
         self.searches.clear()
         self._before = self.trace.snapshot()
 
     def _took(self, asked: Mapping[str, float]) -> dict[str, float]:
-        """The figures of a search: the seconds of generation since the search before, which could hide this search's
-        reads (`window`), the seconds that it waited for the link (`stall`), and the counters of `_PER_SEARCH`."""
         before, self._before = self._before, self.trace.snapshot()
 
         def since(name: str, earlier: Mapping[str, float]) -> float:
             return self._before.get(name, 0.0) - earlier.get(name, 0.0)
 
-        return {
-            "window": since("assistant.generate_s", before),
-            "stall": since(f"{LINK}.stall_s", asked),
-            **{short: since(name, before) for short, name in _PER_SEARCH.items()},
-        }
-
-    def _covered(self, vector: Vectors, centroids: Vectors) -> float:
-        wanted = set(probe(vector[None], centroids, self.nprobe)[0])
-        near = [set(row) for row in probe(self._predicted, centroids, self.nprobe)]
-        return max(len(wanted & row) for row in near) / len(wanted)
+        return {"window": since("assistant.generate_s", before), "stall": since(f"{LINK}.stall_s", asked)}
 
     def _hit(self, row: int, score: float) -> Hit:
         return Hit(

@@ -4,7 +4,6 @@ onnxruntime and transformers, with the same random weights, tokens and candidate
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +19,7 @@ from edge.models.packed import PackedModel
 from edge.models.tokenizer import PairTokenizer
 
 _QUERY = "how does a device answer a query within its memory budget"
-_SYSTEMS = ("streamed", "resident", "onnxruntime", "transformers", "offload")
+_SYSTEMS = ("streamed", "resident", "onnxruntime", "transformers")
 
 
 @benchmark
@@ -36,13 +35,13 @@ def rerank_memory(
     threads: Threads = 2,
     rounds: Rounds = 2,
     repeats: Annotated[int, "Runs per process (transformers: 1); the last counts."] = 2,
-    systems: Annotated[Sequence[str], Names(_SYSTEMS)] = _SYSTEMS[:4],
+    systems: Annotated[Sequence[str], Names(_SYSTEMS)] = _SYSTEMS,
     work_dir: WorkDir,
     output: Output,
 ) -> None:
     """Rerank the same candidates under a limit, fully resident, and with the peers, always without pruning."""
     pack, checkpoint = made(shape, precision, work_dir), work_dir / f"{shape}-checkpoint"
-    if {"transformers", "offload"} & set(systems) and not checkpoint.exists():
+    if "transformers" in systems and not checkpoint.exists():
         say(f"making the same model as a transformers checkpoint, fp32, in {checkpoint}")
         synth_checkpoint(shape, checkpoint)
     with PackedModel.open(pack) as model:
@@ -59,14 +58,12 @@ def rerank_memory(
         "resident": {"system": "edge", "memory": parse_size(resident_memory), "cold": False},
         "onnxruntime": {"system": "onnxruntime"},
         "transformers": {"system": "transformers", "repeats": 1},
-        "offload": {"system": "offload", "repeats": 1},
     }
-    with tempfile.TemporaryDirectory(dir=work_dir) as scratch:
 
-        def run(name: str) -> dict[str, Any]:
-            return measure(work, common | tasks[name] | {"name": name, "scratch": scratch}, threads=threads)
+    def run(name: str) -> dict[str, Any]:
+        return measure(work, common | tasks[name] | {"name": name}, threads=threads)
 
-        reports, _ = in_turn(rounds, systems, run)
+    reports, _ = in_turn(rounds, systems, run)
     rows = {name: _row(found) for name, found in reports.items()}
     conditions = {
         "shape": shape, "precision": precision, "candidates": candidates, "tokens": tokens, "top_k": top_k,
@@ -122,7 +119,7 @@ def _token_ids(path: Path, tokens: list[str]) -> list[int]:
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """Scores the pairs with the task's `system`. Reports the seconds of each repetition, and the scores."""
-    systems = {"edge": _edge, "onnxruntime": _onnxruntime, "transformers": _transformers, "offload": _transformers}
+    systems = {"edge": _edge, "onnxruntime": _onnxruntime, "transformers": _transformers}
     return systems[task["system"]](task)
 
 
@@ -164,19 +161,15 @@ def _transformers(task: dict[str, Any]) -> dict[str, Any]:
     from edge.models.tokenizer import PairTokenizer
 
     torch.set_num_threads(task["threads"])
-    options: dict[str, Any] = {"dtype": torch.float32}
-    if task["system"] == "offload":
-        options |= {"device_map": {"": "disk"}, "offload_folder": task["scratch"]}
     with PackedModel.open(task["pack"]) as packed:
         tokenizer = PairTokenizer(packed.tokenizer_path, packed.spec)
         decoder = packed.spec.layer.causal
     kind = AutoModelForCausalLM if decoder else AutoModelForSequenceClassification
-    model: Any = kind.from_pretrained(task["checkpoint"], **options).eval()
-    if task["system"] == "transformers":
-        # Weights stay mapped from their file until they are written to, and mapped pages are not counted. They are
-        # copied, so that all weights are in memory and counted, as with another device, precision or file format.
-        for parameter in model.parameters():
-            parameter.data = parameter.data.clone()
+    model: Any = kind.from_pretrained(task["checkpoint"], dtype=torch.float32).eval()
+    # Weights stay mapped from their file until they are written to, and mapped pages are not counted. They are copied,
+    # so that all weights are in memory and counted, as with another device, precision or file format.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
     def score() -> list[float]:
         batch = tokenizer.encode_pairs(task["query"], task["docs"], task["max_tokens"])

@@ -59,7 +59,7 @@ def searchers(
 
     Before that, the queue lengths of the bound are simulated. Exit code 2 if a result differs.
     """
-    report: dict[str, Any] = {"queues": queue_rows(), "searches": []}
+    report: dict[str, Any] = {"queues": queue_rows(_RESULTS, _SIMULATED), "searches": []}
     for codec in codecs:
         say(f"searching with codec {codec}")
         task = {"name": codec, "codec": codec, "of": of, "counts": counts, "rows": rows, "queries": queries}
@@ -70,7 +70,7 @@ def searchers(
         raise EdgeError("the searchers changed what was found")
 
 
-def queue_rows(results: Sequence[int] = _RESULTS, searches: int = _SIMULATED) -> list[dict[str, Any]]:
+def queue_rows(results: Sequence[int], searches: int) -> list[dict[str, Any]]:
     rows = []
     for count in results:
         for queues in _QUEUES:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from naive.program import output_of
 
-from bench import banks as bank_placement
-from bench.banks import BankPlacement, Banks, EmbeddingTable, placed, spread
+from bench.banks import Banks, EmbeddingTable, placed
 from bench.command import bench
 from edge.errors import InputError
 
@@ -41,49 +40,6 @@ def best_of_all(tables: list[EmbeddingTable], banks: Banks) -> float:
             if held[-1] <= banks.near and max(held[:-1]) <= banks.nbytes:
                 best = min(best, max(busy))
     return float(best)
-
-
-def placed_slowly(tables: list[EmbeddingTable], banks: Banks) -> BankPlacement | None:
-    """Algorithm 3 with every number of pairs, each placed without a bound."""
-    ordered = sorted(tables, key=lambda table: table.nbytes)
-    found = []
-    for count in range(0, len(ordered) + 1, 2):
-        pairs = [ordered[i].product(ordered[count - 1 - i]) for i in range(count // 2)]
-        found.append(spread([*pairs, *ordered[count:]], banks))
-    fitting = [placement for placement in found if placement is not None]
-    return min(fitting, key=lambda placement: (placement.seconds, placement.nbytes), default=None)
-
-
-@pytest.mark.parametrize("first", range(0, 400, 50))
-def test_bounds_drop_no_placement_that_is_better(first: int) -> None:
-    for seed in range(first, first + 50):
-        random = np.random.default_rng(seed)
-        count = int(random.integers(1, 60))
-        sizes = zip(random.integers(1, 2000, count), random.choice([2, 4, 8, 16, 64], count), strict=True)
-        tables = [EmbeddingTable(int(rows), int(dim), (str(i),)) for i, (rows, dim) in enumerate(sizes)]
-        nbytes, near = 1 << int(random.integers(18, 24)), 1 << int(random.integers(0, 24))
-        banks = Banks(count=int(random.integers(1, 8)), nbytes=nbytes, near=near)
-        expected = placed_slowly(tables, banks)
-        if expected is None:
-            with pytest.raises(InputError, match="do not fit"):
-                placed(tables, banks)
-        else:
-            assert placed(tables, banks) == expected
-
-
-def test_few_of_many_pairings_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the time grows with the fourth power of the number of tables."""
-    filled: list[int] = []
-    over_banks = bank_placement._over_banks
-
-    def noted(tables: list[EmbeddingTable], banks: Banks) -> object:
-        filled.append(len(tables))
-        return over_banks(tables, banks)
-
-    monkeypatch.setattr(bank_placement, "_over_banks", noted)
-    tables = [EmbeddingTable(10 + 7 * i, 4 << (i % 4)) for i in range(300)]
-    placed(tables, Banks())
-    assert len(filled) < 1000
 
 
 @pytest.mark.parametrize("seed", range(8))

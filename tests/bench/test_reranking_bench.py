@@ -16,7 +16,7 @@ from naive.program import output_of
 
 from bench.command import bench
 from bench.layer_speed import layer_speed
-from bench.memory import ask_evidence, look_up_actions, turns_of
+from bench.memory import ask_evidence, turns_of
 from bench.overhead import PARTS, overhead
 from bench.rerank_memory import rerank_memory
 from bench.rerank_peers import JudgedPool, read_pools
@@ -218,7 +218,8 @@ def test_pools_are_read_with_what_retrieval_said(tmp_path: Path) -> None:
         read_pools(tmp_path / "p.jsonl", 10)
 
 
-def test_systems_compute_the_same(tmp_path: Path) -> None:
+def test_systems_compute_the_same(tmp_path: Path, measured_here: Callable[[str], None]) -> None:
+    measured_here("layer_speed")
     options = ["--shapes", "tiny-bert", "--sequences", "9", "--tokens", "30", "--rounds", "2", "--threads", "1"]
     ended = CliRunner().invoke(layer_speed, [*options, "--json", "--store", str(tmp_path / "run.json")])
     assert ended.exit_code == 0, ended.output
@@ -239,7 +240,8 @@ def test_systems_compute_the_same(tmp_path: Path) -> None:
         assert found["onnx"]["apart"] < 1e-3
 
 
-def test_parts_make_up_the_whole(tmp_path: Path) -> None:
+def test_parts_make_up_the_whole(tmp_path: Path, measured_here: Callable[[str], None]) -> None:
+    measured_here("overhead")
     packed = synth("tiny-bert", tmp_path / "pack")
     options = ["--model", str(packed.path), "--candidates", "5", "--tokens", "40", "--memory", "1GB"]
     options += ["--rows", "400", "--dim", "16", "--nprobe", "3", "--rounds", "2", "--threads", "1"]
@@ -290,15 +292,6 @@ def test_questions_are_asked_in_their_conversation(conversations: Path) -> None:
     (conversations / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n")
     with pytest.raises(InputError, match="no questions with evidence"):
         ask_evidence({"data": str(conversations), "questions": 0, "memory": 10**11})
-
-
-@pytest.mark.usefixtures("tiny_settings")
-def test_actions_are_looked_up_with_and_without_reranking() -> None:
-    report = look_up_actions({"intents": 6, "memory": 10**11, "most_wrong": 0.05})
-    assert (report["stored"], report["asked"] > 12) == (6, True)
-    for name in ("reranked", "vectors alone"):
-        assert 0 <= report[name]["found"] <= 1
-        assert report[name]["lookup_ms"] > 0
 
 
 def test_the_same_candidates_are_ranked_within_a_limit(tmp_path: Path) -> None:

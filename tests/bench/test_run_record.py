@@ -103,7 +103,7 @@ def test_a_command_is_stored_as_it_was_typed() -> None:
     command = bench.get_command(click.Context(bench), "load")
     assert command is not None
     typed = [
-        "--rates", "0.3,1", "--mix", "ask=2,chat=1", "--system", "neither=@tree,queue", "--system", "tree and queue=",
+        "--rates", "0.3,1", "--mix", "ask=2,search=1", "--system", "neither=@tree,queue", "--system", "tree and queue=",
     ]  # fmt: skip
     context = command.make_context("load", list(typed))
     assert shlex.split(command_line(context)) == ["load", *typed]
@@ -263,17 +263,15 @@ def test_memories_with_their_rounds() -> None:
     def run(milliseconds: float, rows: int) -> dict[str, Any]:
         return {t: {"p50": milliseconds, "p95": 9.0} for t in memory._TIMES} | {"rows": rows, "peak_resident": 7}
 
-    action = {"found": 0.9, "wrong_of_hits": 0.1, "wrong_of_absent": 0.2, "lookup_ms": 30.0}
     report = {
         "quality": {"systems": {"bm25": {"recall": 0.7, "ndcg": 0.5}}},
-        "speed": {"edge, many": run(64.0, 100_000)}, "actions": {"reranked": action, "stored": 5},
+        "speed": {"edge, many": run(64.0, 100_000)},
     }  # fmt: skip
     turns = {"edge": [run(8.0, 5000), run(12.0, 5000)], "mem0": [run(50.0, 5000)] * 2}
     found = named(memory.figures(report, turns))
     assert found["searching and adding", "edge, 5,000 memories", "search p50"].rounds == (0.008, 0.012)
     assert found["searching and adding", "edge, 100,000 memories", "search p50"].rounds == (0.064,)
     assert {figure.row for figure in found.values() if figure.peer} == {"mem0, 5,000 memories"}
-    assert found["cache of actions", "reranked", "lookup"].median == 0.03
     named(memory.figures(report, {"edge": [], "mem0": []}))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ def run(*arguments: str) -> str:
     return output_of(command, "searchers", *arguments)
 
 
-def test_several_searchers_find_what_the_host_finds(tmp_path: Path) -> None:
+def test_several_searchers_find_what_the_host_finds(
+    tmp_path: Path, measured_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_here("searchers")
+    monkeypatch.setattr(bench, "_SIMULATED", 1000)
     report = json.loads(run("--of", "cpu", "--counts", "1,3", "--codecs", "pq", "--rows", "5000", "--queries", "4",
                             "--json", "--store", str(tmp_path / "run.json")).splitlines()[-1])  # fmt: skip
     stored = {figure.row for figure in RunRecord.load(tmp_path / "run.json").figures}
@@ -67,5 +72,6 @@ def test_different_results_end_with_an_error(monkeypatch: pytest.MonkeyPatch) ->
         return {"rows": [{**row, "identical": True}, {**row, "identical": False}]}
 
     monkeypatch.setattr(bench, "measure", measured)
+    monkeypatch.setattr(bench, "_SIMULATED", 1000)
     with pytest.raises(EdgeError, match="changed what was found"):
         run("--codecs", "flat")

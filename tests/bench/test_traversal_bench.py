@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from bench.traversal import Graph, best_of, figures, opened, traversal, work
+from bench.traversal import Graph, best_of, counted, figures, opened, traversal, work
 from bench.vectors import NEIGHBOURS, VectorSet
 from edge.errors import EdgeError
 from edge.ivf.scan import exact_scores
@@ -20,7 +21,7 @@ from edge.ivf.scan import exact_scores
 def task(tmp_path: Path) -> dict[str, Any]:
     vectors = VectorSet.made(tmp_path / "vectors", rows=600, queries=8, base=None)
     return {
-        "set": str(vectors.folder), "graph": str(tmp_path / "some.npz"), "degree": 12, "length": 20, "latency": 0.0,
+        "set": str(vectors.folder), "graph": str(tmp_path / "some.npz"), "degree": 12, "latency": 0.0,
         "bandwidth": 1e12, "depth": 4, "rounds": 2,
     }  # fmt: skip
 
@@ -54,9 +55,8 @@ def test_one_group_of_one_candidate_is_best_first_search(task: dict[str, Any], l
 
 
 def test_hops_grow_and_recall_does_not_fall_with_the_group(task: dict[str, Any]) -> None:
-    settings = [(1, 1), (2, 1), (4, 2), (7, 4)]
-    rows = work(task | {"action": "counted", "settings": settings})["rows"]
-    assert [(row["groups"], row["candidates"]) for row in rows] == settings
+    with opened(task) as (vectors, graph, link):
+        rows = [counted(graph, link, vectors, (*size, 20)) for size in ((1, 1), (2, 1), (4, 2), (7, 4))]
     hops = [row["hops"] for row in rows]
     assert hops == sorted(hops)
     assert rows[-1]["recall"] >= rows[0]["recall"] > 0.3
@@ -64,7 +64,8 @@ def test_hops_grow_and_recall_does_not_fall_with_the_group(task: dict[str, Any])
 
 
 def test_a_queue_is_the_shortest_that_reaches_the_recall(task: dict[str, Any]) -> None:
-    wanted = work(task | {"action": "counted", "settings": [(2, 2)], "length": 25})["rows"][0]["recall"]
+    with opened(task) as (vectors, graph, link):
+        wanted = counted(graph, link, vectors, (2, 2, 25))["recall"]
     (row,) = work(task | {"action": "lengths", "settings": [(2, 2)], "recall": wanted})["rows"]
     assert row["recall"] >= wanted
     assert 10 <= row["length"] <= 25
@@ -82,19 +83,21 @@ def test_the_fastest_of_each_kind_is_chosen() -> None:
     }  # fmt: skip
 
 
-def test_the_source_stands_beside_it(tmp_path: Path) -> None:
+def test_every_setting_reaches_the_recall(
+    tmp_path: Path, measured_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_here("traversal")
+    monkeypatch.setattr("bench.traversal._GROUPS", (2, 3))
     arguments = [
-        "--rows", "300", "--queries", "4", "--degree", "8", "--length", "12", "--recall", "0.3", "--latency", "0",
+        "--rows", "300", "--queries", "4", "--degree", "8", "--recall", "0.3", "--latency", "0",
         "--rounds", "1", "--work-dir", str(tmp_path / "work"),
     ]  # fmt: skip
     done = CliRunner().invoke(traversal, [*arguments, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
-    assert len(report["figure"]["rows"]) == 28
     assert all(row["recall"] >= 0.3 for row in report["at_equal_recall"])
     assert set(report["chosen"]) == {"best-first", "synchronous", "delayed"}
     stored = list(figures(report))
-    assert len({figure.key for figure in stored}) == len(stored) == 28 * 5 + 3 * 6
-    assert [figure.median for figure in stored if figure.column == "the source's"].count(1.0) == 1
+    assert len({figure.key for figure in stored}) == len(stored) == 3 * 6
     with pytest.raises(EdgeError, match="does not reach a recall"):
         CliRunner().invoke(traversal, [*arguments, "--recall", "1.1"], catch_exceptions=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 from edge.models.tokenizer import PairTokenizer
 
@@ -67,60 +66,3 @@ def questions(count: int) -> list[str]:
         f"{choose.choice(_WHY)}?"
         for _ in range(count)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A task for an agent: its text, the state that the agent sees, and the intent behind it."""
-
-    text: str
-    state: str
-    intent: str
-
-
-_APPS = (
-    ("messages", "send {contact} a message saying I will be {number} minutes late"),
-    ("music", "play the album {thing} on the kitchen speaker"),
-    ("maps", "show the way to {place} avoiding motorways"),
-    ("calendar", "put lunch with {contact} at {number} o'clock into my calendar"),
-    ("shop", "order {number} bottles of {thing} to my address"),
-    ("bank", "transfer {number} euros to {contact}"),
-    ("mail", "forward the last mail from {contact} to the accountant"),
-    ("photos", "share the pictures from {place} with {contact}"),
-    ("settings", "turn the screen off after {number} seconds"),
-    ("tickets", "book {number} train seats to {place} for tomorrow morning"),
-    ("notes", "make a list called {thing} with {number} empty lines"),
-    ("weather", "tell me whether it will rain in {place} this weekend"),
-)
-_SLOTS = {
-    "contact": _NAMES,
-    "number": tuple(map(str, range(2, 30))),
-    "thing": ("Blue Hour", "Olive Grove", "Winter Sun", "Paper Boats", "Green Tea", "Night Train"),
-    "place": ("Porto", "Graz", "Malmö", "Leeds", "Turin", "Ghent", "Split", "Bergen"),
-}
-_FORMS = (
-    "{}", "please {}", "could you {}?", "I need you to {}", "{}, would you?", "{} as soon as you can",
-    "would you mind: {}", "hey, {} for me",
-)  # fmt: skip
-_REWORDED = (
-    ("send", "text"), ("show the way", "navigate"), ("put", "add"), ("order", "buy"), ("transfer", "send"),
-    ("share", "send"), ("turn the screen off", "switch the display off"), ("book", "reserve"), ("make", "create"),
-    ("tell me whether it will rain", "check for rain"), ("forward", "pass on"), ("play", "put on"),
-)  # fmt: skip
-
-
-def tasks(intents: int, *, seed: int) -> list[list[Task]]:
-    """Groups of tasks, of which each is one intent in several wordings. The first wording is the one to store. Intents
-    of one app differ only in a name, a number or a place, as real ones do."""
-    choose = random.Random(seed)
-    made: dict[str, list[Task]] = {}
-    while len(made) < intents:
-        app, pattern = choose.choice(_APPS)
-        plain = pattern.format(**{slot: choose.choice(values) for slot, values in _SLOTS.items()})
-        reworded = plain
-        for word, other in _REWORDED:
-            if plain.startswith(word):
-                reworded = other + plain[len(word) :]
-        wordings = [plain, *(form.format(text) for form in choose.sample(_FORMS[1:], 3) for text in (plain, reworded))]
-        made[plain] = [Task(text, f"{app} app, start page", plain) for text in dict.fromkeys(wordings)]
-    return list(made.values())

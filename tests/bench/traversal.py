@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.figures import Figure, higher, lower, neither, tabulate
+from bench.figures import Figure, lower, neither, tabulate
 from bench.options import NewFolder, Otherwise, Output, benchmark, stated
 from bench.process import measure, processor, say
 from bench.vectors import NEIGHBOURS, VectorSet
@@ -41,23 +41,11 @@ _LONGEST = 1024
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 """Candidates of a group in synchronous search, which has one group under way."""
 
-_GROUPS, _CANDIDATES = range(1, 8), range(1, 5)
-"""The sizes in the source's figure."""
+_GROUPS, _CANDIDATES = range(2, 8), range(1, 5)
+"""Groups under way and candidates of each, as in the source's figure of delayed synchronization."""
 
 _QUEUE = 100
 """Length of the queue while the graph is built (`efConstruction`)."""
-
-TRAVERSAL_HOPS: Sequence[Sequence[float]] = (
-    (1.00, 1.08, 1.16, 1.24, 1.32, 1.40, 1.48), (1.07, 1.23, 1.39, 1.54, 1.70, 1.86, 2.01),
-    (1.14, 1.38, 1.62, 1.85, 2.08, 2.32, 2.56), (1.21, 1.53, 1.84, 2.16, 2.47, 2.79, 3.12),
-)  # fmt: skip
-"""Hops over those of best-first search, for 1 to 4 candidates (rows) in 1 to 7 groups: figure 7.9 (Falcon)."""
-
-TRAVERSAL_RECALL: Sequence[Sequence[float]] = (
-    (94.11, 94.26, 94.40, 94.55, 94.63, 94.75, 94.86), (94.23, 94.53, 94.74, 94.94, 95.15, 95.33, 95.45),
-    (94.36, 94.73, 95.05, 95.31, 95.50, 95.64, 95.79), (94.48, 94.93, 95.31, 95.54, 95.72, 95.89, 95.91),
-)  # fmt: skip
-"""Recall@10 in percent of the same searches, with a queue of 64 results over 10 million vectors."""
 
 Setting = tuple[int, int, int]
 """Groups under way, candidates of a group, and the length of the queue of results."""
@@ -161,7 +149,6 @@ def traversal(
     rows: Annotated[int, "Made-up vectors."] = 30_000,
     queries: int = 60,
     degree: Annotated[int, "Most neighbours of a vertex; even."] = 32,
-    length: Annotated[int, "Queue of results for hops and recall by group size."] = 64,
     recall: Annotated[float, "Recall@10 that all reach where times are compared."] = 0.99,
     latency: Annotated[float, "Seconds of a request to the device."] = 1e-4,
     bandwidth: Annotated[str, "Of the link to the device, a second."] = "1GB",
@@ -177,19 +164,12 @@ def traversal(
     vectors = VectorSet.made(own / "vectors", rows=rows, queries=queries, base=None)
     task: dict[str, Any] = {
         "name": "the graph", "set": str(vectors.folder), "graph": str(own / f"degree-{degree}.npz"), "degree": degree,
-        "length": length, "recall": recall, "latency": latency, "depth": depth, "rounds": rounds,
+        "recall": recall, "latency": latency, "depth": depth, "rounds": rounds,
         "bandwidth": float(parse_size(bandwidth)),
     }  # fmt: skip
-    grid = [(groups, candidates) for candidates in _CANDIDATES for groups in _GROUPS]
-    say("hops and recall by group size")
-    figure = _run(task, action="counted", settings=grid)["rows"]
-    for row in figure:
-        place = _CANDIDATES.index(row["candidates"]), _GROUPS.index(row["groups"])
-        row["times_first"] = row["hops"] / figure[0]["hops"]
-        row["published_hops"] = TRAVERSAL_HOPS[place[0]][place[1]]
-        row["published_recall"] = TRAVERSAL_RECALL[place[0]][place[1]] / 100
     say(f"queues for a recall of {recall}")
-    settings = [(1, candidates) for candidates in _BATCHES] + [size for size in grid if size[0] > 1]
+    settings = [(1, candidates) for candidates in _BATCHES]
+    settings += [(groups, candidates) for candidates in _CANDIDATES for groups in _GROUPS]
     reached = [row for row in _run(task, action="lengths", settings=settings)["rows"] if row is not None]
     if not any(row["groups"] > 1 for row in reached) or (reached[0]["groups"], reached[0]["candidates"]) != (1, 1):
         raise EdgeError(f"this graph does not reach a recall of {recall}; ask for less, or for a higher --degree")
@@ -205,7 +185,7 @@ def traversal(
             "bandwidth": task["bandwidth"], "depth": depth, "recall": recall, "rounds": rounds,
             "processor": processor(),
         },
-        "figure": {"length": length, "rows": figure}, "at_equal_recall": reached, "chosen": chosen,
+        "at_equal_recall": reached, "chosen": chosen,
         "speedup": {
             name: chosen[name]["seconds"] / chosen["delayed"]["seconds"] for name in ("best-first", "synchronous")
         },
@@ -214,7 +194,7 @@ def traversal(
     shown = (
         f"THROTTLED TEST DEVICE (limited)\n{stated(report['conditions'])}\ndelayed synchronisation is "
         f"{gain['best-first']:.2f} times as fast as best-first search and {gain['synchronous']:.2f} times as fast as "
-        "the fastest search with one group under way; the source's figures are of other data"
+        "the fastest search with one group under way"
     )
     output.put(report, figures(report), shown)
 
@@ -229,13 +209,6 @@ def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
-    found = {f"{row['groups']} groups of {row['candidates']}": row for row in report["figure"]["rows"]}
-    counted = {
-        "hops": lower("hops", ""), "times_first": neither("times best-first"),
-        "published_hops": neither("the source's"), "recall": higher("recall@10", "%"),
-        "published_recall": neither("the source's recall", "%"),
-    }  # fmt: skip
-    yield from tabulate(found, counted, f"hops and recall with a queue of {report['figure']['length']}")
     columns = {
         "groups": neither("groups"), "candidates": neither("candidates"), "length": neither("queue"),
         "hops": neither("hops"), "visited": neither("rows"), "seconds": lower("time", "s"),
@@ -248,7 +221,7 @@ def _run(task: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    return {"counted": _counted, "lengths": _lengths, "timed": _timed}[task["action"]](task)
+    return {"lengths": _lengths, "timed": _timed}[task["action"]](task)
 
 
 @contextmanager
@@ -277,11 +250,6 @@ def counted(graph: Graph, link: Lane, vectors: VectorSet, setting: Setting) -> d
         "recall": recall_of([labels for labels, _, _ in found], vectors.truth),
         "hops": sum(hops for _, hops, _ in found) / count, "visited": sum(rows for _, _, rows in found) / count,
     }  # fmt: skip
-
-
-def _counted(task: dict[str, Any]) -> dict[str, Any]:
-    with opened(task) as (vectors, graph, link):
-        return {"rows": [counted(graph, link, vectors, (*size, task["length"])) for size in task["settings"]]}
 
 
 def _lengths(task: dict[str, Any]) -> dict[str, Any]:

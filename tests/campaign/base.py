@@ -46,12 +46,13 @@ def failed(line: str, operations: int = 1) -> Outcome:
 
 class Attack(ABC):
     """A class of attacks, found by itself in this folder. `quick`: the number of cases in the form that CI runs;
-    classes with a smaller `order` run first."""
+    classes with a smaller `order` run first; `needs`: modules without which its cases cannot run."""
 
     name: ClassVar[str]
     promise: ClassVar[str]
     quick: ClassVar[int]
     order: ClassVar[int] = 0
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def prepare(self, place: Path) -> None:  # noqa: B027
         """Makes the things that all cases share, before `cases` is called. `place`: an empty folder of this class's

@@ -10,12 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from campaign.base import Attack, Case, Outcome, failed
 from campaign.discovery import found
-from campaign.program import end_warm
-from campaign.report import Tally, document, table, write
+from campaign.program import end_forks
+from campaign.report import Tally, table
 
 SEED = 1
 
@@ -60,8 +61,8 @@ def run(
         try:
             for number, case, outcome, seconds in _each(attack, own, seed, least, until, only, match):
                 tally.add(number, case.label, outcome, seconds)
-                if not outcome.held:
-                    print(f"FAILED {attack.name} case {number}: {case.label}: {outcome.line}", file=sys.stderr)
+                if not outcome.held and tally.failures:
+                    print(tally.failures[-1], file=sys.stderr)
         finally:
             attack.close()
             shutil.rmtree(own, ignore_errors=True)
@@ -109,7 +110,7 @@ def _broken(error: Exception) -> Outcome:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns 1 when a case failed."""
-    every = {attack.name: attack for attack in attacks()}
+    every = {attack.name: attack for attack in attacks() if all(map(find_spec, attack.needs))}
     parser = argparse.ArgumentParser(description="Attacks every promise of the program, and counts what held.")
     parser.add_argument("--quick", action="store_true", help="A few cases of each class, one minute in all.")
     parser.add_argument("--hours", type=float, help="Run for so long.")
@@ -118,7 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", type=int, default=0, help="The number of the one case to run.")
     parser.add_argument("--match", default="", help="Only cases whose label holds this text.")
     parser.add_argument("--seed", type=int, default=SEED, help="Of everything that is chosen by chance.")
-    parser.add_argument("--json", type=Path, help="Write the report here, too.")
     parser.add_argument("--list", action="store_true", help="Say which classes there are.")
     options = parser.parse_args(arguments)
     if options.list:
@@ -147,9 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"the campaign ends here. {end}", file=sys.stderr)
         interrupted = True
     finally:
-        end_warm()
+        end_forks()
         shutil.rmtree(place, ignore_errors=True)
     print(table(tallies))
-    if options.json is not None:
-        write(options.json, document(options.seed, tallies))
     return 130 if interrupted else 1 if any(tally.failed for tally in tallies) else 0

@@ -1,15 +1,11 @@
-"""Documents that were made to crash, to exhaust or to take over their readers."""
+"""Documents that were made to crash, to exhaust or to take over their readers. `limit` indexes them."""
 
 from __future__ import annotations
 
 import io
-import random
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-from campaign.base import HELD, Attack, Case, Outcome, failed
+from collections.abc import Callable
 
 _WORD = "word/document.xml"
 _TYPES = "[Content_Types].xml"
@@ -105,53 +101,3 @@ MADE: dict[str, Callable[[], bytes]] = {
     "header.pdf": lambda: b"%PDF-1.7",
 }  # fmt: skip
 """Names of hostile documents, and what makes them."""
-
-_SMALL = {"entities", "external", "loop", "form", "launch", "self"}
-_FINE = "The river floods in spring.\n"
-
-
-class Documents(Attack):
-    name = "documents"
-    promise = "A hostile document is read or refused with one sentence, and the next file is read."
-    quick = 6
-
-    def prepare(self, place: Path) -> None:
-        from edge.apps.documents.extraction import Extractor
-        from edge.budget import MemoryBudget
-
-        self.extractor = Extractor(budget=MemoryBudget(10**10), seconds=3.0)
-        (place / "fine.txt").write_text(_FINE, encoding="utf-8")
-
-    def cases(self, chance: random.Random) -> Iterator[Case]:
-        made = sorted(MADE)
-        chance.shuffle(made)
-        yield from (Case(name, (name, 0)) for name in made)
-        small = [name for name in made if name.split(".")[0] in _SMALL]
-        while True:
-            name = chance.choice(small)
-            yield Case(f"{name} damaged", (name, chance.randrange(1, 2**32)))
-
-    def attempt(self, case: Case, place: Path) -> Outcome:
-        from edge.errors import InputError
-        from edge.text.control_characters import STEERING
-
-        name, seed = case.data
-        data = bytearray(MADE[name]())
-        chance = random.Random(seed)
-        for _ in range(chance.choice((1, 3, 30)) if seed else 0):
-            data[chance.randrange(len(data))] = chance.randrange(256)
-        path = place / name
-        path.write_bytes(data)
-        try:
-            self.extractor.extract(path)
-        except InputError as error:
-            said = str(error)
-            if not said or "\n" in said or "Traceback" in said or STEERING.search(said):
-                return failed(f"says {said!r}")
-        finally:
-            path.unlink()
-        fine = self.extractor.extract(place / "fine.txt")
-        return HELD if fine.chunks[0].text == _FINE.strip() else failed("the next file was read wrongly")
-
-    def close(self) -> None:
-        self.extractor.close()

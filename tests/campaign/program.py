@@ -15,15 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from naive.forked import Forks
+
 from campaign.sampler import Sampler
-from campaign.warm import Warm
 from edge.config import parse_size
 
 EDGE = (str(Path(sys.executable).with_name("edge")),)
 TINY = {"EDGE_RERANKER": "tiny", "EDGE_EMBEDDER": "tiny-embedder"}
 """Settings under which the models of `Home.with_tiny_models` are used."""
 
-_WARM = Warm()
+_FORKS = Forks()
 
 PATIENCE = 300.0
 """Seconds after which a command counts as hanging. A campaign may share its machine."""
@@ -164,19 +165,19 @@ class Home:
         return Finished(tuple(arguments), process.returncode, *texts, peak, seconds, hung)
 
     def look(self, *arguments: str, **more: str) -> Finished:
-        """Runs `edge ARGUMENTS` as `edge` does, in a fork (see `warm`). Its memory is not sampled, and it reads
+        """Runs `edge ARGUMENTS` as `edge` does, in a fork (see `naive.forked`). Its memory is not sampled, and it reads
         nothing."""
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
-            code, hung = _WARM.run(arguments, self.work, self.environment(**more), out, err, PATIENCE)
+            code, hung = _FORKS.run(arguments, self.work, self.environment(**more), out, err, PATIENCE)
             texts = [file.read_bytes().decode("utf-8", "replace") for file in (out, err)]
         return Finished(tuple(arguments), code, *texts, 0, time.monotonic() - started, hung)
 
 
-def end_warm() -> None:
+def end_forks() -> None:
     """Ends the process behind `Home.look`."""
-    _WARM.close()
+    _FORKS.close()
 
 
 def _wait(process: subprocess.Popen[bytes], patience: float) -> None:

@@ -28,8 +28,7 @@ _LEFT_OUT = {"close", "interrupt"}
 _VALID: dict[str, Any] = {
     "query": "river", "question": "river", "docs": ["the river floods", "bread"], "texts": ["river", "bread"],
     "queries": ["river"], "text": "the river", "messages": "the river", "memory_id": "x", "user_id": "ann",
-    "owner": "campaign", "nbytes": 100, "limit": 10**9, "task": "find the river", "trajectory": [{"step": 1}],
-    "action_id": "x", "success": True, "items": ["x"], "paths": [], "hits": [], "scope": "ann",
+    "owner": "campaign", "nbytes": 100, "limit": 10**9, "items": ["x"], "paths": [], "hits": [], "scope": "ann",
 }  # fmt: skip
 
 
@@ -62,7 +61,7 @@ class PythonCalls(Attack):
         memory.add("I like rivers", user_id="ann")
         self.objects: dict[str, Any] = {
             "Reranker": enter(Reranker(config=config)), "Embedder": enter(Embedder(config=config)),
-            "Collection": self.collection, "Memory": memory, "Actions": memory.actions,
+            "Collection": self.collection, "Memory": memory,
             "Assistant": enter(Assistant(self.collection, config=config)),
         }  # fmt: skip
         self.classes: dict[str, Any] = {

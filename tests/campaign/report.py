@@ -1,15 +1,9 @@
-"""The findings of the campaign: counts per class as a table, and everything as JSON."""
+"""The findings of the campaign: counts per class as a table."""
 
 from __future__ import annotations
 
-import json
-import platform
-import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
 from campaign.base import Outcome
 
@@ -35,8 +29,7 @@ class Tally:
     errors: int = 0
     losses: int = 0
     closest: float = 0.0
-    peaks: list[dict[str, Any]] = field(default_factory=list)
-    failures: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     def add(self, number: int, label: str, outcome: Outcome, seconds: float) -> None:
         """Counts a case."""
@@ -45,7 +38,6 @@ class Tally:
         self.seconds += seconds
         if outcome.limit:
             self.closest = max(self.closest, outcome.peak / outcome.limit)
-            self.peaks.append({"case": number, "label": label, "peak": outcome.peak, "limit": outcome.limit})
         if outcome.held:
             self.held += 1
             self.refused += outcome.refused
@@ -55,7 +47,7 @@ class Tally:
         self.errors += any(sign in outcome.line for sign in _UNEXPECTED)
         self.losses += "lost" in outcome.line
         if len(self.failures) < MOST_FAILURES:
-            self.failures.append({"case": number, "label": label, "line": outcome.line})
+            self.failures.append(f"FAILED {self.name} case {number}: {label}: {outcome.line}")
 
 
 def table(tallies: Iterable[Tally]) -> str:
@@ -71,22 +63,5 @@ def table(tallies: Iterable[Tally]) -> str:
         counts = "".join(f" {getattr(each, name):>10,.0f}" for name in names)
         lines.append(f"{each.name:18}{counts} {f'{each.closest:.3f}' if each.closest else '-':>10}")
     for tally in rows:
-        lines += [f"FAILED {tally.name} case {f['case']}: {f['label']}: {f['line']}" for f in tally.failures]
+        lines += tally.failures
     return "\n".join(lines)
-
-
-def document(seed: int, tallies: Iterable[Tally]) -> dict[str, Any]:
-    """Everything, for a program to read."""
-    return {
-        "seed": seed,
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "version": version("edge-rag"),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "classes": [asdict(tally) for tally in tallies],
-    }
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    """Writes the JSON report."""
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

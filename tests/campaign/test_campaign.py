@@ -22,6 +22,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("attack", attacks(), ids=lambda attack: attack.name)
 def test_every_promise_holds_under_attack(attack: Attack, place: Path) -> None:
+    for name in attack.needs:
+        pytest.importorskip(name)
     tallies = run([attack], place, seed=SEED)
     assert tallies[0].tried >= min(attack.quick, 1)
     assert tallies[0].failed == 0, table(tallies)

@@ -22,8 +22,15 @@ class Copies:
         self.taken: list[tuple[Path, dict[int, Any], dict[int, Any]]] = []
         self.twin = NaiveIndex()
         self.committed: dict[int, Any] = {}
+        self._last: dict[Path, tuple[int, int, int]] = {}
 
     def take(self) -> None:
+        """Takes a copy, unless the last one is the same."""
+        files = {path: path.stat() for path in self.folder.rglob("*") if path.is_file()}
+        state = {path: (found.st_ino, found.st_size, found.st_mtime_ns) for path, found in files.items()}
+        if self.taken and (state, self.committed, self.twin.rows) == (self._last, *self.taken[-1][1:]):
+            return
+        self._last = state
         place = self.target / str(len(self.taken))
         shutil.copytree(self.folder, place)
         self.taken.append((place, dict(self.committed), dict(self.twin.rows)))

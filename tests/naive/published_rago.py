@@ -11,12 +11,30 @@ from edge.planner.tables import (
     BATCHES,
     HOST,
     MODELS,
-    PUBLISHED,
     Point,
     RagSchema,
     StageTable,
     modelled_tables,
 )
+
+
+def _published() -> dict[str, RagSchema]:
+    small, large = MODELS["llama-8b"], MODELS["llama-70b"]
+    encoder = MODELS["encoder-120m"]
+    rewriter = replace(small, name="rewriter-8b")
+    return {
+        "case-1": RagSchema("case-1", small),
+        "case-1-70b": RagSchema("case-1-70b", large),
+        "case-2": RagSchema(
+            "case-2", large, vectors=1e4, vector_nbytes=768 * 2, scanned=1.0, encoder=encoder, encoder_tokens=10**6
+        ),
+        "case-3": RagSchema("case-3", large, retrieval_frequency=4),
+        "case-4": RagSchema("case-4", large, rewriter=rewriter, reranker=encoder),
+    }
+
+
+PUBLISHED: Mapping[str, RagSchema] = _published()
+"""The workloads of Jiang's thesis (table 3.3): hyperscale, long context, iterative, rewriting and reranking."""
 
 PREFIXES = (128, 256, 512, 1024, 2048)
 DECODES = (128, 256, 512)

@@ -12,9 +12,8 @@ from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.cluster import Cluster
 from edge.apps.cluster.messages import ShardDocument, put
-from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.catalog import Catalog, passage
 from edge.apps.collection.collection import Collection, Together
-from edge.apps.collection.schema import passage
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.plain import text_blocks
 from edge.config import Config

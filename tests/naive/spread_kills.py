@@ -19,7 +19,7 @@ import psutil
 
 from edge.apps.cluster import calling
 from edge.apps.cluster.calling import LocalPlaces
-from edge.apps.cluster.indexing import index
+from edge.apps.cluster.cluster import index
 from edge.apps.cluster.messages import ShardDocument, put, stored
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection

@@ -178,11 +178,11 @@ for case in json.loads(sys.argv[1]):
 """
 WIDE = {"hidden": 512, "heads": 8, "kv_heads": 8, "head_size": 64, "ffn": 2048}
 GATED = {"hidden": 512, "heads": 8, "kv_heads": 4, "head_size": 128, "ffn": 1536}
-SHAPES = [("bert", WIDE, (4, 400, 0)), ("bert", WIDE, (1, 1500, 0)), ("qwen3", GATED, (6, 200, 90))]
+SHAPES = [("bert", WIDE, (3, 300, 0)), ("bert", WIDE, (1, 900, 0)), ("qwen3", GATED, (4, 200, 90))]
 SHAPES += [
-    ("modernbert", {**WIDE, "ffn": 768, "window": 64}, (1, 1500, 0)),
-    ("mpnet", {**WIDE, "buckets": 32}, (1, 1500, 0)),
-    ("deberta", {**WIDE, "spans": 256, "farthest": 512}, (2, 500, 0)),
+    ("modernbert", {**WIDE, "ffn": 768, "window": 64}, (1, 900, 0)),
+    ("mpnet", {**WIDE, "buckets": 32}, (1, 900, 0)),
+    ("deberta", {**WIDE, "spans": 256, "farthest": 512}, (2, 400, 0)),
 ]
 
 

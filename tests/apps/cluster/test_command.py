@@ -17,7 +17,7 @@ from edge.apps.cli import edge
 from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.cluster import Cluster
 from edge.apps.cluster.messages import ShardDocument
-from edge.apps.collection.schema import passage
+from edge.apps.collection.catalog import passage
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.plain import text_blocks
 from edge.config import Config

@@ -14,7 +14,7 @@ from naive.spread import QUERIES, Small, invented, told
 from edge.apps.cluster import calling
 from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.catalogue import Replica
-from edge.apps.cluster.indexing import index
+from edge.apps.cluster.cluster import index
 from edge.apps.cluster.messages import Figures, ShardLost, answered, asked
 from edge.apps.collection.filters import NoSuchType
 from edge.apps.store.lexical import Statistics

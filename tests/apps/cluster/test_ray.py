@@ -19,7 +19,7 @@ from naive.spread import QUERIES, Small, invented, told
 from naive.spread import nodes as start_nodes
 from naive.spread_kills import started
 
-from edge.apps.cluster.indexing import index
+from edge.apps.cluster.cluster import index
 from edge.apps.cluster.messages import ShardLost
 from edge.apps.cluster.ray_places import OBJECT_STORE_NBYTES, RayPlaces
 from edge.config import Config

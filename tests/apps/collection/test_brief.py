@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from edge.apps.collection.brief import ROOM, brief, written
-from edge.apps.collection.hits import Hit, Place, Stages
-from edge.apps.collection.snippets import snippet
+from edge.apps.collection.hits import ROOM, Hit, Place, Stages, brief, written
+from edge.apps.collection.query import snippet
 from edge.apps.documents.base import Mail
 from edge.apps.mcp.protocol import _harmless
 from edge.text.control_characters import STEERING

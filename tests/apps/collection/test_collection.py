@@ -53,7 +53,7 @@ def test_an_unchanged_file_is_not_even_opened(
         raise AssertionError("a file was opened")
 
     monkeypatch.setattr("edge.apps.documents.scanner.OpenedFile", refuse)
-    monkeypatch.setattr("edge.apps.collection.preparation.content_hash", refuse)
+    monkeypatch.setattr("edge.apps.collection.intake.content_hash", refuse)
     assert collection.index(small.path).unchanged == 3
 
 
@@ -181,7 +181,7 @@ def test_what_failed_is_tried_again_when_asked(
 def test_an_interrupted_run_goes_on_where_it_stopped(
     collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch, consistent: Check
 ) -> None:
-    monkeypatch.setattr("edge.apps.collection.indexing.BATCH", 2)
+    monkeypatch.setattr("edge.apps.collection.intake.BATCH", 2)
     monkeypatch.setattr("edge.apps.store.rebuilding.BATCH", 2)
     for number in range(6):
         folder.write(f"{number}.txt", "".join(f"Sentence {i} of text {number}. " for i in range(100)))

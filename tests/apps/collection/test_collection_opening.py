@@ -16,14 +16,13 @@ import pytest
 from apsw import Connection
 
 from edge.apps.assistant.units import units
-from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.care import CollectionCare, place_of
+from edge.apps.collection.catalog import Catalog, migrations, passage
 from edge.apps.collection.collection import DATABASE, Collection
-from edge.apps.collection.damage import CollectionCare, place_of
 from edge.apps.collection.hits import Hit, hit_from_json, merge
-from edge.apps.collection.schema import migrations, passage, set_setting
 from edge.apps.store.backup import Store, back_up, restore
 from edge.apps.store.care import check
-from edge.apps.store.database import Database
+from edge.apps.store.database import Database, set_setting
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.budget import MemoryBudget

@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.collection import discovery
+from edge.apps.collection.care import CollectionCare
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.damage import CollectionCare
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import hit_from_json
 from edge.apps.collection.paths import checked, storable

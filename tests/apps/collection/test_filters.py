@@ -11,8 +11,8 @@ from apsw import Connection
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from edge.apps.collection.catalog import TABLES
 from edge.apps.collection.filters import MOST_ALTERNATIVES, Filters
-from edge.apps.collection.schema import TABLES
 from edge.errors import InputError
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edge.apps.collection import hits as hits_module
 from edge.apps.collection.hits import Hit, Stages, by_file, merge, reranked
-from edge.apps.collection.snippets import SNIPPET_CHARS, snippet, stem
+from edge.apps.collection.query import SNIPPET_CHARS, snippet, stem
 from edge.apps.documents.base import Mail
 from edge.runtimes.reranker import Ranked
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from edge.apps.collection.care import CollectionCare
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.damage import CollectionCare
 from edge.apps.store.care import check
 from edge.budget import MemoryBudget
 from edge.config import Config

@@ -28,7 +28,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-import edge.apps.collection.indexing as intake
+import edge.apps.collection.intake as intake
 import edge.apps.collection.writing as writing
 from edge.apps.collection.collection import Collection
 from edge.apps.documents.base import Extracted

@@ -12,9 +12,9 @@ from apsw import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge.apps.collection.care import CollectionCare
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.damage import CollectionCare
 from edge.apps.collection.paths import (
     absence,
     ancestors,

@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 from naive.waiting import PATIENCE_S, until
 
-from edge.apps.collection.catalog import Catalog
+from edge.apps.collection.catalog import Catalog, migrations
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.indexing import Advance
-from edge.apps.collection.preparation import Preparation, Prepared, content_hash, promising, with_more_memory
+from edge.apps.collection.intake import Advance, Preparation, Prepared, content_hash, promising, with_more_memory
 from edge.apps.collection.report import Tally
-from edge.apps.collection.schema import migrations
 from edge.apps.documents.base import Chunk, Extracted
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.opened import open_regular
@@ -79,7 +77,7 @@ def settled(texts: Texts) -> int:
 def test_it_reads_ahead_as_far_as_it_may(
     prepare: Callable[..., Preparation], budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge.apps.collection.preparation.AHEAD_BYTES", 5_000)
+    monkeypatch.setattr("edge.apps.collection.intake.AHEAD_BYTES", 5_000)
     texts = Texts()
     with prepare(texts) as preparation:
         until(lambda: len(texts.read) >= 3)
@@ -201,7 +199,7 @@ def test_a_file_that_vanishes_after_the_look_at_its_size_is_gone(
             path.unlink()
         return content_hash(path)
 
-    monkeypatch.setattr("edge.apps.collection.preparation.content_hash", hashed)
+    monkeypatch.setattr("edge.apps.collection.intake.content_hash", hashed)
     with prepare(Late()) as preparation:
         found = {Path(one.file.path).name: one.status for one in preparation}
     assert (found["00.txt"], found["01.txt"]) == ("indexed", "gone")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edge.apps.collection import preparation, writing
+from edge.apps.collection import intake, writing
 from edge.apps.collection.collection import Collection
 from edge.apps.documents.base import Reason, Skipped
 from edge.apps.documents.extraction import Extractor
@@ -238,7 +238,7 @@ def test_a_file_that_failed_in_the_middle_is_read_by_the_next_run(
         if where == "extract":
             patch.setattr(Extractor, "extract", fail)
         else:
-            patch.setattr("edge.apps.collection.preparation.content_hash", fail)
+            patch.setattr("edge.apps.collection.intake.content_hash", fail)
         for _ in range(2):
             assert getattr(collection.index(folder.path), status) == 1
     assert collection.status().pending == 0
@@ -269,13 +269,13 @@ def test_what_was_skipped_is_looked_at_again_when_asked(
     deny()
     assert collection.index(small.path).indexed == 0
     read: list[str] = []
-    content_hash = preparation.content_hash
+    content_hash = intake.content_hash
 
     def hashed(path: Path) -> bytes:
         read.append(path.name)
         return content_hash(path)
 
-    monkeypatch.setattr(preparation, "content_hash", hashed)
+    monkeypatch.setattr(intake, "content_hash", hashed)
     report = collection.index(small.path, retry=True)
     assert (report.indexed, report.skipped, report.unchanged) == (1, 1, 2)
     assert read == ["ice.txt"]

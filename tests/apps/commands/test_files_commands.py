@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from naive.program import EDGE
 
-from edge.apps.collection.brief import written
-from edge.apps.collection.hits import Hit, Place
+from edge.apps.collection.hits import Hit, Place, written
 from edge.apps.collection.watching import Watcher
 from edge.apps.commands.search import _further
 from edge.apps.console import ProgressBar

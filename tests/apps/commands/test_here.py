@@ -26,7 +26,8 @@ TEXTS = {"rivers.md": "The river floods in spring.\n", "src/bread.py": "def bake
 
 
 class Place:
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, command: tuple[str, ...]) -> None:
+        self.command = command
         self.home = home
         self.project = home / "project"
         self.environment = environment_of(home, EDGE_THREADS="1", EDGE_MEMORY="8GB", HOME=str(home))
@@ -39,7 +40,7 @@ class Place:
 
     def begun(self, query: str, *options: str, cwd: str = ".") -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*EDGE, "search", "--here", "--json", "--no-rerank", query, *options], cwd=self.project / cwd,
+            [*self.command, "search", "--here", "--json", "--no-rerank", query, *options], cwd=self.project / cwd,
             env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -65,10 +66,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path, forked_command: tuple[str, ...]) -> Iterator[Place]:
     home = tmp_path.resolve()
     write_tiny_models(home / "models")
-    found = Place(home)
+    found = Place(home, forked_command)
     found.write(TEXTS)
     yield found
     found.settled()
@@ -173,9 +174,13 @@ def test_what_is_left_of_a_project_that_is_gone_is_named_and_deleted_if_asked(pl
     place.project.rename(other)
 
     def said(*arguments: str, given: str = "") -> tuple[int, str]:
-        command = [*EDGE, *arguments]
         done = subprocess.run(
-            command, cwd=place.home, env=place.environment, capture_output=True, text=True, input=given
+            [*place.command, *arguments],
+            cwd=place.home,
+            env=place.environment,
+            capture_output=True,
+            text=True,
+            input=given,
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -200,6 +205,7 @@ def test_two_at_once_and_one_that_is_killed(place: Place) -> None:
     assert [place.answer(process) for process in both] == [["rivers.md"], ["bread.py"]]
     place.settled()
     shutil.rmtree(place.collection)
+    place.command = EDGE  # whose process is the one that is killed
     process = place.begun('"river"')
     until(lambda: any((place.home / "data" / "edge-rag" / "projects").glob("*/edge.db")))
     time.sleep(0.05)

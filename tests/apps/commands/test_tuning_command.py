@@ -41,7 +41,7 @@ def called(home: Path, *arguments: str) -> tuple[int, str, str]:
     """Runs `edge` in this process; returns its exit code, stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(err), redirect_stdout(out):
-        patch.setattr("edge.tuning.stage_costs._ROUNDS", 1)  # nothing here depends on how exact the times are
+        patch.setattr("edge.planner.candidates._ROUNDS", 1)  # nothing here depends on how exact the times are
         for name, value in {
             "EDGE_MODELS_DIR": str(home / "models"), "EDGE_EMBEDDER": "tiny-embedder", "EDGE_THREADS": "1",
             "EDGE_MEMORY": "10GB", "XDG_CONFIG_HOME": str(home / "config"), "XDG_CACHE_HOME": str(home / "cache"),

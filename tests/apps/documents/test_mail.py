@@ -382,13 +382,15 @@ def test_an_attachment_costs_only_itself(tmp_path: Path, monkeypatch: pytest.Mon
         attached(Attempt.FIRST, MemoryError())
 
 
-def test_more_text_than_is_read_costs_the_attachment(read: Read) -> None:
+def test_more_text_than_is_read_costs_the_attachment(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     made = message("Papers", "See below.\n")
     for number in range(2):
-        made.add_attachment(b"words \n" * 900_000, maintype="text", subtype="plain", filename=f"{number}.txt")
-    document = read("a.eml", made.as_bytes())
+        made.add_attachment(b"words \n" * 90_000, maintype="text", subtype="plain", filename=f"{number}.txt")
+    with monkeypatch.context() as fewer:
+        fewer.setattr(mail, "MAX_TEXT_CHARS", 10**6)
+        document = read("a.eml", made.as_bytes())
     assert [text for text in texts(document) if "Attachment" in text] == ["Attachment: 0.txt", "Attachment: 1.txt"]
-    assert "the attachment 1.txt cannot be read: the texts have more than 10,000,000 characters" in document.warning
+    assert "the attachment 1.txt cannot be read: the texts have more than 1,000,000 characters" in document.warning
     long = message("Long", "Before it.\n")
     long.add_attachment("line of words\n" * 10**6, filename="long.txt", cte="7bit")
     document = read("a.eml", long.as_bytes())

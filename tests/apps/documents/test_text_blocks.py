@@ -304,7 +304,7 @@ def test_no_character_is_lost_where_a_block_is_cut(pieces: list[str], most: int)
 
 @pytest.mark.parametrize("unit", DENSE.values(), ids=DENSE.keys())
 def test_the_densest_documents_take_a_bounded_part(unit: str) -> None:
-    text = (unit * (30_000 // len(unit) + 1))[:30_000]
+    text = (unit * (20_000 // len(unit) + 1))[:20_000]
     blocks("- a", WHOLE)  # the parser is there
     tracemalloc.start()
     try:

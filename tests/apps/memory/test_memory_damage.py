@@ -15,6 +15,7 @@ from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.memory.care import MemoryCare
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.records import _spell_again, migrations
 from edge.apps.memory.store import DATABASE
 from edge.apps.store.care import RepairReport, check, repair
 from edge.apps.store.connections import plain
@@ -37,7 +38,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         memory.add(f"Fact {n}: the river floods in year {n}. " + "It is long. " * (n % 8 * 80), user_id="ann")
     turns = [{"role": role, "content": f"{role} says {n}"} for n in range(5) for role in ("user", "assistant")]
     memory.add(turns, user_id="ann", run_id="talk")
-    memory.actions.add("open the door", ["walk", "turn"], state="hall", user_id="ann")
     first, second = (m["id"] for m in memory.get_all(user_id="ann", top_k=2)["results"])
     memory.pin(first)
     memory.delete(second)
@@ -48,7 +48,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def whole(kept: Path, tmp_path: Path) -> Path:
-    """A memory with long and short texts, turns, actions, a pinned and a deleted memory."""
+    """A memory with long and short texts, turns, a pinned and a deleted memory."""
     return shutil.copytree(kept, tmp_path / "memory")
 
 
@@ -58,9 +58,7 @@ def look(make: Make) -> list[tuple[str, str, bool]]:
         found = memory.get_all(user_id="ann", top_k=1000)["results"]
         for query in ("river year 7", "assistant says"):
             found += memory.search(query, 5, user_id="ann", rerank=False)["results"]
-        action = memory.actions.lookup("open the door", state="hall", user_id="ann")
-        assert action is not None
-        return [(m["id"], m["memory"], m.get("pinned", False)) for m in found] + [(action.id, action.task, False)]
+        return [(m["id"], m["memory"], m.get("pinned", False)) for m in found]
     finally:
         memory.close()
 
@@ -355,7 +353,7 @@ def test_an_older_memory_is_spelled_again_when_it_is_opened(make: Make, tmp_path
     for row, text in old.execute("SELECT id, text FROM memories").fetchall():
         before.add(old, [row], [f"8 May 2026: {text}"])
     old.execute("UPDATE memories SET local_timestamp = ? WHERE text = ?", (moment, told[4]))
-    version = old.execute("PRAGMA user_version").fetchall()[0][0] - 1
+    version = migrations().index(_spell_again)
     old.execute(f"PRAGMA user_version = {version}").fetchall()
     old.close()
     memory = make()
@@ -378,20 +376,15 @@ def test_an_older_memory_is_spelled_again_when_it_is_opened(make: Make, tmp_path
             for name in ("text", "metadata", "user_id", "updated_at", "valid_from", "superseded_by")
         ),
         "UPDATE history SET new_memory = 'x'",
-        "UPDATE actions SET trajectory = '[2]'",
-        "UPDATE actions SET successes = 7",
     ],
 )
 def test_every_value_of_a_returned_row_is_verified(make: Make, change: str) -> None:
     memory = make()
     said = memory.add("tea is good", importance=1, user_id="ann")["results"][0]["id"]
-    action = memory.actions.add("open settings", [1], state="home", user_id="ann")
-    memory.actions.feedback(action, True)
 
     def read() -> None:
         memory.get(said)
         memory.history(said)
-        memory.actions.get(action)
 
     read()
     with memory.store.write() as db:

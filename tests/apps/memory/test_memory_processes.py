@@ -253,9 +253,9 @@ from edge.apps.memory.memory import Memory
 path, embedder, reranker, limit = *sys.argv[1:4], int(sys.argv[4])
 models = {"embedder": embedder, "reranker": reranker}
 with ResidentWatch(0.002) as watch, Memory(path, user_id="ann", memory=limit, **models) as m:
-    for start in range(0, 1_000, 250):
+    for start in range(0, 750, 250):
         said = [f"memory number {n} is about topic {n % 97} and place {n % 89}" for n in range(start, start + 250)]
-        m.add(said, supersede=start == 750)  # what the last ones end is looked for among all
+        m.add(said, supersede=start == 500)  # what the last ones end is looked for among all
     m.maintain()
     found = [len(m.search(f"topic {n} in place {n}", 10)["results"]) for n in range(10)]
     holders = m.budget.holders()

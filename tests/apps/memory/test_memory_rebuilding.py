@@ -19,7 +19,7 @@ from naive.words import WordEmbedder
 
 from edge.apps.memory.care import MemoryCare, place_of
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.records import ACTIONS
+from edge.apps.memory.records import migrations
 from edge.apps.store import backup as backups
 from edge.apps.store.backup import back_up, restore
 from edge.apps.store.care import check, repair
@@ -40,29 +40,27 @@ def found(memory: Memory, query: str) -> list[tuple[str, float]]:
 def vectors(memory: Memory) -> np.ndarray:
     """Of everything, in the order of ids."""
     with memory.store.read() as db:
-        ids = [row[0] for row in db.execute("SELECT id FROM memories UNION SELECT id + ? FROM actions", (ACTIONS,))]
+        ids = [row[0] for row in db.execute("SELECT id FROM memories ORDER BY id")]
         assert memory.store.index is not None
         return memory.store.index.vectors(db, np.array(ids, np.int64))
 
 
 @pytest.fixture
 def filled(make: Make) -> Memory:
-    """More texts than are embedded at a time, a conversation, a deleted turn, and actions; vectors in segments."""
+    """More texts than are embedded at a time, a conversation, and a deleted turn; vectors in segments."""
     memory = make()
     rivers = [f"The river number {n} floods in spring, says page {n + 1000}." for n in range(BATCH + 5)]
     memory.add(rivers, user_id="ada", supersede=False)
     turns = ["Do you like the lake?", "Very much.", "Then come tomorrow."]
     told = memory.add([{"role": "user", "content": turn} for turn in turns], user_id="ada", run_id="r")["results"]
     memory.delete(told[0]["id"])
-    for n in range(3):
-        memory.actions.add(f"open door {n}", ["push", n], state="hall" * n, user_id="ada")
     memory.close()  # work in the background has ended, and nothing keeps this from being done
     memory = make()
     memory.maintain(full=True)
     return memory
 
 
-TOTAL = BATCH + 5 + 2 + 3
+TOTAL = BATCH + 5 + 2
 
 
 def damage(memory: Memory, make: Make) -> Memory:
@@ -78,7 +76,6 @@ def test_lost_segments_are_named_and_made_again(filled: Memory, make: Make) -> N
     for refused in (
         lambda: found(memory, "which river floods"),
         lambda: memory.add("The river number 3 floods in summer.", user_id="ada"),
-        lambda: memory.actions.candidates("open door", user_id="ada"),
         lambda: memory.delete_all(user_id="ada"),
     ):
         with pytest.raises(StorageError, match="`edge memory rebuild`"):
@@ -90,7 +87,6 @@ def test_lost_segments_are_named_and_made_again(filled: Memory, make: Make) -> N
     # The second turn had a share of the first one, which is gone.
     assert np.flatnonzero(np.abs(now - stored).max(axis=1) > 1e-5).tolist() == [BATCH + 5]
     assert [text for text, _ in found(memory, "which river floods")] == [text for text, _ in before]
-    assert memory.actions.candidates("open door", user_id="ada")
 
 
 @pytest.mark.parametrize("goes_on", ["rebuild", "maintain"])
@@ -103,8 +99,6 @@ def test_an_interrupted_rebuild_is_gone_on_with(filled: Memory, make: Make, goes
     with pytest.raises(KeyboardInterrupt):
         filled.rebuild(progress=stop)
     assert found(filled, f"river number {BATCH + 3}")[0][0].startswith(f"The river number {BATCH + 3} "), "by words"
-    (same,) = filled.actions.candidates("open door 1", state="hall", user_id="ada")
-    assert (same.trajectory, same.similarity) == (["push", 1], 0.0)
     filled.close()
     memory = make()
     if goes_on == "rebuild":
@@ -113,6 +107,28 @@ def test_an_interrupted_rebuild_is_gone_on_with(filled: Memory, make: Make, goes
         memory.maintain()
     assert len(vectors(memory)) == TOTAL
     assert found(memory, "which river floods") == before
+
+
+@pytest.mark.parametrize("held", [0, 2])
+def test_a_memory_that_held_actions_is_opened_without_them(filled: Memory, make: Make, held: int) -> None:
+    """Their vectors lay among those of the memories."""
+    before, rows = found(filled, "which river floods"), vectors(filled)
+    with filled.store.write() as db:
+        db.execute("CREATE TABLE actions (id INTEGER PRIMARY KEY)")
+        db.execute(f"PRAGMA user_version = {len(migrations()) - 1}")
+        db.execute("INSERT INTO settings VALUES ('actions:count:hits', '7')")
+        if held:
+            db.executemany("INSERT INTO actions VALUES (?)", [(number,) for number in range(held)])
+            filled.store.claimed_index().add(db, (1 << 48) + np.arange(held), rows[:held])
+    filled.close()
+    memory = make()
+    assert [trouble.kind for trouble in memory.health()] == ["rebuilding"] * bool(held)
+    assert found(memory, "which river floods")
+    memory.maintain()
+    assert found(memory, "which river floods") == before
+    assert memory.health(thorough=True)
+    with memory.store.read() as db:
+        assert not db.execute("SELECT 1 FROM settings WHERE name LIKE 'actions:%'").fetchall()
 
 
 def test_what_is_changed_meanwhile_keeps_its_own_vector(filled: Memory, make: Make) -> None:

@@ -114,7 +114,6 @@ def test_a_bound_memory_refuses_other_scopes(make: Make) -> None:
         lambda: memory.delete_all(user_id="bob"),
         lambda: memory.get_all(user_id="bob"),
         memory.reset,
-        lambda: memory.actions.lookup("x", user_id="bob"),
     ):
         with pytest.raises(InputError, match="opened for"):
             call()
@@ -179,19 +178,3 @@ def test_a_call_without_a_scope_is_refused(memory: Memory) -> None:
     assert [found["memory"] for found in named] == ["in a session"]
     assert memory.within(Scope(user_id="ann")).get_all(filters={"run_id": "*"})["results"] == named
     assert memory.search("text", user_id="*")["results"] == [], "an id is a name, not a pattern"
-
-
-def test_actions_stay_in_their_scope(make: Make) -> None:
-    memory = make()
-    mine = memory.actions.add("open the door", ["push"], user_id="ann")
-    assert memory.actions.lookup("open the door", user_id="bob") is None
-    assert memory.actions.candidates("open the door", user_id="bob") == []
-    assert memory.search("open the door", user_id="ann")["results"] == [], "an action is no memory"
-    memory.add("open the door", user_id="ann")
-    assert len(memory.search("open the door", user_id="ann", rerank=False)["results"]) == 1
-    bob = make(user_id="bob")
-    assert bob.actions.get(mine) is None
-    with pytest.raises(InputError, match="no trajectory"):
-        bob.actions.feedback(mine, True)
-    with pytest.raises(InputError, match="no trajectory"):
-        bob.actions.delete(mine)

@@ -283,7 +283,6 @@ CALLS: dict[str, Call] = {
     "deep metadata": lambda m: m.add("x", user_id="a", metadata=nested()),
     "metadata that some callers could not read": lambda m: m.add("x", user_id="a", metadata=nested(900)),
     "metadata one level too deep": lambda m: m.add("x", user_id="a", metadata={"k": [nested(98)]}),
-    "trajectory one level too deep": lambda m: m.actions.add("t", [nested(99)], user_id="a"),
     "metadata with a number as key": lambda m: m.add("x", user_id="a", metadata={1: 2}),  # type: ignore[dict-item]
     "half a value in a list": lambda m: m.get_all(user_id="a", filters={"k": {"in": ["x", HALF]}}),
     "metadata with NUL": lambda m: m.add("x", user_id="a", metadata={"k": [{"n\0": 1}]}),
@@ -299,19 +298,6 @@ CALLS: dict[str, Call] = {
     "no importance": lambda m: m.search("x", user_id="a", importance=None),  # type: ignore[arg-type]
     "no half life": lambda m: m.search("x", user_id="a", half_life=None),  # type: ignore[arg-type]
     "half life in words": lambda m: m.search("x", user_id="a", half_life="3"),  # type: ignore[arg-type]
-    "no state": lambda m: m.actions.add("t", [1], state=None, user_id="a"),  # type: ignore[arg-type]
-    "no state looked up": lambda m: m.actions.lookup("t", state=None, user_id="a"),  # type: ignore[arg-type]
-    "half a state": lambda m: m.actions.add("t", [1], state=HALF, user_id="a"),
-    "half a state looked up": lambda m: m.actions.lookup("t", state=HALF, user_id="a"),
-    "half a state compared": lambda m: m.actions.candidates("t", state=HALF, user_id="a"),
-    "half a trajectory": lambda m: m.actions.add("t", [HALF], user_id="a"),
-    "half a user of an action": lambda m: m.actions.add("t", [1], user_id=HALF),
-    "half an action": lambda m: m.actions.get(HALF),
-    "action that is a list": lambda m: m.actions.feedback([1], True),  # type: ignore[arg-type]
-    "half an action deleted": lambda m: m.actions.delete(HALF),
-    "action without a task": lambda m: m.actions.add("", [], user_id="a"),
-    "trajectory that is no JSON": lambda m: m.actions.add("t", {1, 2}, user_id="a"),
-    "action of nobody": lambda m: m.actions.add("t", []),
 }
 
 
@@ -355,7 +341,6 @@ CALLS |= {
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_what_cannot_be_is_refused_in_one_sentence(memory: Memory, call: Call) -> None:
     memory.add("tea", user_id="a")
-    memory.actions.add("t", [1], user_id="a")
     with pytest.raises(InputError, match=r"^[^\n]{10,300}$"):
         call(memory)
     assert len(memory.get_all(user_id="a")["results"]) == 1

@@ -90,7 +90,7 @@ def test_a_schema_may_come_from_stdin() -> None:
     ("arguments", "reason"),
     [
         (("no-such",), "no schema and no file 'no-such'; schemas are plain"),
-        (("case-2", "--accelerators", "1"), "the stage prefill: it fits no number of devices"),
+        (("plain", "--on", "xpu-a", "--accelerators", "1"), "the stage prefill: it fits no number of devices"),
         (("plain", "--accelerators", "8", "--memory", "1GB"), "no schedule of plain fits 8 devices"),
         (("plain", "--accelerators", "8", "--ttft", "1e-9"), "no schedule has its first token within"),
         (("plain", "--memory", "much"), "not a size"),

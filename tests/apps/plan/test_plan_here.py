@@ -13,9 +13,7 @@ from bench.plan import Comparison, plan, summarised
 from naive.program import output_of, settings_of, write_tiny_models
 
 from edge.apps.cli import edge
-from edge.apps.plan import machine
-from edge.apps.plan.machine import Setting, Visit, reading, visited
-from edge.apps.plan.profile import ServerPlan
+from edge.apps.plan.profile import STAGES, ServerPlan, Setting, Visit, reading, visited
 from edge.config import Config
 from edge.errors import CapabilityError, EdgeError
 from edge.planner.measured import Prediction, Reading
@@ -110,7 +108,7 @@ def test_a_server_without_its_libraries_is_refused_before_anything_is_measured(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edge.apps.serve.limits.LIBRARIES", ("no_such_library",))
-    monkeypatch.setattr("edge.apps.plan.machine.run_worker", None)
+    monkeypatch.setattr("edge.apps.bench.worker.run_worker", None)
     with pytest.raises(CapabilityError, match=r"edge-rag\[serve\]"):
         run("profile", "-c", "store", "--questions", "questions.txt", "--answers", "2")
 
@@ -178,7 +176,7 @@ ONE, TWO, THREE = (Setting(10**9, depth, 4) for depth in (0, 8, 30))
 
 
 def visit(*seconds: float, search: float = 0.0, nbytes: int = 100) -> Visit:
-    stages = {name: [0.0] * len(seconds) for name in (*machine.STAGES, "start")} | {"search": [search] * len(seconds)}
+    stages = {name: [0.0] * len(seconds) for name in (*STAGES, "start")} | {"search": [search] * len(seconds)}
     return Visit(seconds, stages, [True] * len(seconds), 1.0, nbytes, ())
 
 
@@ -192,7 +190,7 @@ def test_a_disturbed_answer_does_not_count() -> None:
 
 
 def test_refused_questions_do_not_count_as_writing() -> None:
-    stages = {name: [0.0] * 4 for name in (*machine.STAGES, "start")} | {
+    stages = {name: [0.0] * 4 for name in (*STAGES, "start")} | {
         "write": [3.0, 0.5, 0.5, 0.5],
         "rerank": [0.2] * 4,
         "start": [1.0, 0.5, 0.5, 0.5],
@@ -201,7 +199,7 @@ def test_refused_questions_do_not_count_as_writing() -> None:
     assert (found.questions, found.written, found.write, found.draft, found.start) == (4, 0.25, 3.0, 0.5, 1.0)
     assert found.mean_seconds == pytest.approx((3.3 + 3 * 0.8) / 4)
     nothing = reading(
-        TWO, [Visit([0.8] * 2, {name: [0.1] * 2 for name in (*machine.STAGES, "start")}, [False] * 2, 1.0, 100, ())]
+        TWO, [Visit([0.8] * 2, {name: [0.1] * 2 for name in (*STAGES, "start")}, [False] * 2, 1.0, 100, ())]
     )
     assert (nothing.written, nothing.write) == (0, 0)
 
@@ -211,13 +209,13 @@ def test_schedules_are_visited_in_turns_and_in_alternating_order(monkeypatch: py
 
     def measured(worker: str, task: dict[str, Any], *, threads: int) -> dict[str, Any]:
         tasks.append(task)
-        stages = {name: [0.1] for name in (*machine.STAGES, "start")}
+        stages = {name: [0.1] for name in (*STAGES, "start")}
         return {
             "seconds": [1.0], "stages": stages, "written": [True], "per_s": 1.0, "peak_resident": len(tasks),
             "troubles": [],
         }  # fmt: skip
 
-    monkeypatch.setattr(machine, "run_worker", measured)
+    monkeypatch.setattr("edge.apps.bench.worker.run_worker", measured)
     said: list[str] = []
     config = Config(threads=1, reranker="a", embedder="b", llm="c", runtime="numpy")
     found = visited(

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from edge.apps.memory.arguments import SCOPE_FIELDS
-from edge.apps.serve import anthropic, documents, mem0, ollama, openai, own, rerank, responses, search, state, tei
+from edge.apps.serve import anthropic, documents, mem0, ollama, openai, own, rerank, search, state, tei
 from edge.apps.serve.application import described
 from edge.apps.serve.body import decoded
 from edge.apps.serve.refusals import HttpRefusal
@@ -25,7 +25,7 @@ from tests.apps.serve.test_serve_security import connected
 
 __all__ = ["writer"]
 
-SUBJECTS = (anthropic, documents, mem0, ollama, openai, own, rerank, responses, search, state, tei)
+SUBJECTS = (anthropic, documents, mem0, ollama, openai, own, rerank, search, state, tei)
 BODIES = sorted(
     {kind for subject in SUBJECTS for path in subject.PATHS for kind in (path.body, path.query) if kind is not None},
     key=lambda kind: kind.__name__,
@@ -121,7 +121,7 @@ def test_the_published_fields_of_the_dialects_are_known() -> None:
         (rerank.ScoreBody, SCORE),
         (ollama.OllamaEmbedBody, OLLAMA),
         (ollama.OllamaShowBody, {"model", "name", "verbose", "system", "template", "options"}),
-        (responses.ResponsesBody, set(typing.get_type_hints(response))),
+        (openai.ResponsesBody, set(typing.get_type_hints(response))),
         (anthropic.MessagesBody, set(typing.get_type_hints(messages)) | {"temperature", "top_p", "top_k", "stream"}),
         (anthropic.MessagesBody, set(typing.get_type_hints(beta))),
         (anthropic.CountBody, set(typing.get_type_hints(counted))),

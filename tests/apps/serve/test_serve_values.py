@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from edge.apps.serve import anthropic, ollama, openai, refusals, rerank, responses, tei
+from edge.apps.serve import anthropic, ollama, openai, refusals, rerank, tei
 from edge.apps.serve.endpoint import Endpoint, Events, ServedPath
 from edge.apps.serve.refusals import Shape, plain
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
@@ -180,7 +180,7 @@ def test_no_value_at_all_is_an_error_of_the_server(here: Site, data: st.DataObje
 
 
 SHAPERS = (
-    plain, anthropic.anthropic, openai.openai, responses.failed, rerank.cohere, rerank.jina, ollama.ollama, tei.tei
+    plain, anthropic.anthropic, openai.openai, openai.failed, rerank.cohere, rerank.jina, ollama.ollama, tei.tei
 )  # fmt: skip
 
 

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pytest
 from naive.words import WordEmbedder, WordReranker
 
+from edge.apps.collection.care import CollectionCare
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.damage import CollectionCare
 from edge.apps.memory.care import MemoryCare
 from edge.apps.memory.memory import Memory
 from edge.apps.store.care import CheckReport, check

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from naive.lists import gridded
+from naive.searching import Rig
+from naive.waiting import until
 
 from edge.budget import MemoryBudget
 from edge.devices.cuda import device as search
@@ -100,6 +105,36 @@ def test_a_search_keeps_its_memory_when_lists_fill_the_device() -> None:
         )
         assert sorted(device.search(request).labels[0].tolist()) == [997, 998, 999]
     device.close()
+
+
+def test_searches_of_many_requests_are_one_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that come while the device searches wait, and are searched together with the results of each alone."""
+    monkeypatch.setattr("edge.budget.anonymous_resident", lambda: 0)  # the ledger is smaller than this process
+    rig = Rig(tmp_path, gridded(1200, 16), fast=1 << 20, nlist=12)
+    device, queries = rig.searcher.place.device, gridded(9, 16, seed=3)  # type: ignore[union-attr]
+    parts = {part.key: part.nbytes for own in rig.lists.snapshot.lists for part in own}
+    while list(rig.searcher.place.residency.absent(parts)):  # type: ignore[union-attr]
+        rig.search(queries, 5, 12)  # the host scans some of the lists that are not there yet
+    go_on, sizes, search = threading.Event(), [], device.search
+
+    def slowly(request: SearchRequest) -> Candidates:
+        sizes.append(len(request.queries))
+        assert go_on.wait(60)
+        return search(request)
+
+    device.search = slowly  # type: ignore[method-assign]
+    with ThreadPoolExecutor(9) as pool:
+        asked = [pool.submit(rig.search, queries[:1], 5, 3)]
+        until(lambda: sizes == [1])
+        asked.append(pool.submit(rig.search, queries[1:2], 5, 3))
+        until(lambda: len(sizes) == 2)
+        asked += [pool.submit(rig.search, queries[n : n + 1], 5, 3) for n in range(2, 9)]
+        until(lambda: len(rig.searcher._line) == 8)
+        go_on.set()
+        for number, one in enumerate(asked):
+            rig.check(queries[number : number + 1], one.result(), 5, 3)
+    assert sizes == [1, 1, 7]
+    rig.close()
 
 
 if torch.cuda.is_available():  # not skipped elsewhere, because CI takes a skipped test for a failure

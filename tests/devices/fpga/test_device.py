@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,17 @@ from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.fpga import device as fpga
 from edge.devices.fpga.device import FpgaDevice
-from edge.devices.fpga.shape import GOAL, JOULES_EACH, JOULES_PER_BYTE, JOULES_TOGETHER, cycles, joules
+from edge.devices.fpga.shape import (
+    GOAL,
+    JOULES_EACH,
+    JOULES_PER_BYTE,
+    JOULES_TOGETHER,
+    MEMORY,
+    Shape,
+    cycles,
+    joules,
+    stages,
+)
 from edge.devices.fpga.simulation import BUILD_NBYTES, missing
 from edge.devices.searchers import queue_length
 from edge.devices.testing import check_device
@@ -72,7 +83,7 @@ def test_what_is_counted_is_what_the_model_says_of_the_same_lists(name: str) -> 
     shape, kept, code = device.shape(codec.spec), queue_length(32, 8), codec.spec.code_size
     assert device.kept == kept
     assert counted["modelled.queries"] == 2
-    assert counted["modelled.seconds"] == pytest.approx(cycles(shape, [ROWS, ROWS[:1]]) / GOAL)
+    assert counted["modelled.seconds"] == pytest.approx(cycles(shape, [ROWS, ROWS[:1]], memory=MEMORY) / GOAL)
     assert counted["modelled.joules"] == pytest.approx(joules([1350 * code, 1000 * code]))
     device.close()
 
@@ -94,7 +105,7 @@ def test_its_estimate_is_a_models() -> None:
     one, four = device.profile("scan", 1), device.profile("scan", 4)
     assert one.modelled
     assert four.modelled
-    scan = (1 << 18) / 8 / GOAL
+    scan = (1 << 22) * 129 / 128 / 1.6e9  # a bit for each code of 16 bytes says whether it counts
     assert scan < one.latency < 1.1 * scan
     assert four.throughput == pytest.approx(4 / four.latency)
     assert one.latency + 3 * scan < four.latency < 4 * one.latency
@@ -113,6 +124,32 @@ def test_a_design_that_cannot_be_is_refused() -> None:
         with pytest.raises(ConfigError, match=reason):
             open_device(f"fpga:{wrong}", ledger)
     assert ledger.used == 0
+
+
+def test_a_codec_whose_design_does_not_fit_the_chip_is_refused() -> None:
+    """The product's own codes of 384 components: 96 bytes, for each of which a unit has a memory block."""
+    vectors = np.random.default_rng(0).standard_normal((300, 384)).astype(np.float32)
+    codecs, budget = FaissCodecs(threads=1), MemoryBudget(1 << 36, baseline=0)
+    codec = codecs.open(codecs.train("pq", vectors, seed=0))
+    codes = codec.encode(vectors[:9])
+    scan = ListScan(codes, 0, 9, None, [0])
+    request = SearchRequest(codec, vectors[:1], [scan], np.arange(9), Candidates.empty(1, 3))
+    with closing(FpgaDevice(budget)) as device:
+        with pytest.raises(CapabilityError, match=r"816 of 208 memory blocks .*; with units=1 it fits") as refused:
+            device.search(request)
+        assert "pq codes of 96 bytes" in str(refused.value)
+    with closing(FpgaDevice(budget, units=1)) as device:
+        assert (device.search(request).labels >= 0).all()
+
+
+def test_a_scan_is_no_faster_than_the_memory_of_codes() -> None:
+    """Codes of bytes on 8 units ask for 5.9 GB/s, and a board's memory gives 1.6."""
+    shape = Shape("bytes", 384, 0, units=8, results=32, kept=8, lanes=8)
+    free, bound = stages(shape, [80_000]), stages(shape, [80_000], MEMORY)
+    assert free.scan * shape.word / 8 * GOAL / free.scan == pytest.approx(5.85e9)
+    assert bound.scan == pytest.approx(free.scan * 5.85 / 1.6, rel=1e-3)
+    few = Shape("bytes", 384, 0, units=1, results=32, kept=32, lanes=8)
+    assert stages(few, [80_000]) == stages(few, [80_000], MEMORY)
 
 
 def test_without_a_compiler_a_simulation_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from naive.planning import every_schedule, exhaustive, one_device
+from naive.published_rago import PUBLISHED
 
 from edge.errors import InputError, RangeError
 from edge.planner import schedule, tables
 from edge.planner.schedule import Problem, cluster_placements, evaluate, plans, stall_factor
-from edge.planner.tables import ACCELERATORS, MODELS, PUBLISHED, Point, RagSchema, StageTable, frontier, modelled_tables
+from edge.planner.tables import ACCELERATORS, MODELS, Point, RagSchema, StageTable, frontier, modelled_tables
 
 XPU = ACCELERATORS["xpu-c"]
 

@@ -26,9 +26,11 @@ from making.synth import synth
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, CorruptBlock
 from edge.runtimes.base import chosen_runtime
+from edge.runtimes.cuda import tokens
 from edge.runtimes.cuda.runtime import CudaRuntime
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Tuning
+from edge.runtimes.needs import LEAST_ROWS
 from edge.runtimes.reranker import Reranker
 
 sys.path.append(str(Path(__file__).parents[2] / "devices" / "cuda"))
@@ -145,11 +147,44 @@ def test_the_ledgers_are_as_before_when_it_is_closed(pack: Any) -> None:
     with Reranker(str(pack("tiny-bert")), config=device, budget=budget, tuning=OFFLOADED) as reranker:
         reranker.rank(QUERY, documents())
         ledger = reranker.engine.place.memory
-        assert set(ledger.holders()) == {"weights"}, "a pass leaves nothing on the device but the window"
+        assert set(ledger.holders()) == {"weights", "token rows"}, "a pass leaves no more on the device"
         assert {"cuda on the cpu", "pinned staging"} <= set(budget.holders())
     assert not ledger.used
     after = {name: size for name, size in budget.holders().items() if name not in ("process", "libraries")}
     assert after == before
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_rows_of_tokens_stay_on_the_device(
+    pack: Any, monkeypatch: pytest.MonkeyPatch, precision: str, whole: bool
+) -> None:
+    """The scores do not depend on the rows that are there, and the whole table is read and checked once."""
+    path, tuning = pack("tiny-bert", precision), STREAMED
+    with on_device(path, tuning) as reranker:
+        expected = scores_of(reranker, documents(60), threshold="inf")
+    monkeypatch.setattr(tokens, "_LITTLE", 0)
+    monkeypatch.setattr(tokens, "_SHARE", 2 if whole else 1000)
+    with on_device(path, tuning) as reranker:
+        held = reranker.engine.place._tokens  # type: ignore[attr-defined]
+        read = []
+        for _ in range(3):
+            before = reranker.engine.trace.snapshot().get("rows.misses", 0)
+            assert scores_of(reranker, documents(60), threshold="inf") == expected
+            read.append(reranker.engine.trace.snapshot()["rows.misses"] - before)
+        assert reranker.engine.embedding.row_capacity <= LEAST_ROWS
+        ledger = reranker.engine.place.memory
+        if whole:
+            assert (read[0] > 0, read[1:]) == (True, [0, 0])
+            with ledger.reserve("other", ledger.limit):  # between passes the rows give way
+                assert "token rows" not in ledger.holders()
+            assert scores_of(reranker, documents(60), threshold="inf") == expected
+        else:
+            assert read[0] == read[1] == read[2] > 0
+            assert "token rows" not in ledger.holders()
+        held._place_of = np.zeros(9, np.int32)
+        with pytest.raises(IndexError):
+            held._present(np.array([-1], np.int32))
 
 
 def test_two_models_share_the_memory_of_one_card(pack: Any) -> None:

@@ -19,7 +19,7 @@ from edge.ivf.base import Goal, Parameters, Tuned
 from edge.ivf.maintenance.maintainer import Guard, maintain
 from edge.ivf.maintenance.training import choose_nlist, due
 from edge.ivf.storage.manifest import IndexManifest
-from edge.tuning import tuner
+from edge.planner import tuner
 
 ROWS = 400
 GOAL = Goal(recall=0.9)
@@ -37,7 +37,7 @@ def train(rig: IndexRig, parameters: Parameters) -> None:
 @pytest.fixture(autouse=True)
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each search is timed once: nothing here depends on how exact the times are."""
-    monkeypatch.setattr("edge.tuning.stage_costs._ROUNDS", 1)
+    monkeypatch.setattr("edge.planner.candidates._ROUNDS", 1)
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_the_smallest_limit_that_is_named_works(
         found = real_tune(*arguments)
         return replace(found, parameters=replace(found.parameters, lists=lists))
 
-    monkeypatch.setattr("edge.tuning.tuner.tune", tune)
+    monkeypatch.setattr("edge.planner.tuner.tune", tune)
     rig = IndexRig(tmp_path, dim=32)
     rig.add(range(2_000), mixture(2_000, 32))
     rig.maintain()

@@ -1,5 +1,5 @@
-"""`CollectionCare`: the tables of a collection as `edge check` and `edge repair` see them. A repair brings lost
-passages back from the files themselves."""
+"""`CollectionCare`: the tables of a collection as they are checked and repaired, which brings lost passages back from
+the files themselves; and the commands of it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,32 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.collection.catalog import PLACE, TEXT_ROOT, groups, is_mail, verify_file, verify_place, verify_text
+from edge.apps.collection.catalog import (
+    FULL_TEXT,
+    PLACE,
+    TEXT_ROOT,
+    full_text,
+    groups,
+    is_mail,
+    migrations,
+    passage,
+    verify_file,
+    verify_place,
+    verify_text,
+)
 from edge.apps.collection.collection import DATABASE, Collection
-from edge.apps.collection.registry import existing_collection
-from edge.apps.collection.schema import FULL_TEXT, full_text, migrations, passage
+from edge.apps.collection.registry import existing_collection, locate
+from edge.apps.commands.index import allowed_roots
+from edge.apps.commands.upkeep import Folder, backup_command, check_command, repair_command, restore_command
+from edge.apps.console import ProgressBar
 from edge.apps.documents.base import Mail
+from edge.apps.options import Setup, collection_option, memory_option
+from edge.apps.store import care as store_care
 from edge.apps.store.backup import Store
-from edge.apps.store.care import CheckReport, OpenedStore, StoreCare, bring_rows
+from edge.apps.store.care import CheckReport, OpenedStore, RepairReport, StoreCare, bring_rows, checking_budget
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
+from edge.apps.store.planning import INDEXING, retrieval_plan
 from edge.apps.store.rows import Row, Table, row_sum
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget
@@ -217,3 +234,46 @@ def _bring_files(wreck: Wreck, new: Database) -> tuple[dict[int, str], int]:
         db.executemany(sql, [(file, path, TEXT_ROOT, row_sum("files", path, "", "")) for file, path in texts.items()])
         db.executemany("INSERT OR IGNORE INTO roots VALUES (?)", [(root,) for root in roots])
     return files | texts, wrong
+
+
+def _check(collection: Folder, setup: Setup, read_data: bool) -> CheckReport:
+    """Check the index for damage; exit code 2 if it is damaged.
+
+    Names the damaged parts and the affected files. Later commands report the damage until `edge repair` mends it.
+    """
+    config = setup.config()
+    path = locate(collection)
+    budget = checking_budget(config.memory, path / DATABASE, "chunks")
+    return store_care.check(CollectionCare(path, config, budget), read_data=read_data)
+
+
+def _repair(collection: Folder, setup: Setup, progress: ProgressBar) -> RepairReport:
+    """Repair a damaged index: from its readable parts, and from the indexed files.
+
+    Copies of the damaged files are kept in a folder beside the index. Exit code 2 if damage remains.
+    """
+    config = setup.config()
+    path = locate(collection)
+    whole = retrieval_plan(
+        "the repair", config, embedder=None, reranker=None, rerank=False, candidates=0, writes=True, extra=INDEXING,
+        databases=1,
+    )  # fmt: skip
+    budget = checking_budget(config.memory, path / DATABASE, "chunks", whole)
+    care = CollectionCare(path, config, budget, lambda opened: allowed_roots(opened, collection))
+    return store_care.repair(care, budget=budget, progress=progress)
+
+
+def _backed_up(collection: Folder) -> Store:
+    """Copy the index into the new folder DEST, as of one moment; others may go on writing."""
+    return place_of(locate(collection))
+
+
+def _put_back(collection: Folder) -> Store:
+    """Put the backup in SRC back; every byte of it is verified before."""
+    return place_of(locate(collection))
+
+
+check = check_command(_check, collection_option, VERBS, memory_option)
+repair = repair_command(_repair, collection_option, VERBS, "passages")
+backup = backup_command(_backed_up, collection_option)
+restore = restore_command(_put_back, collection_option, "an index")

@@ -17,11 +17,21 @@ from edge.ivf.maintenance.training import choose_nlist, questions, sample
 from edge.ivf.maintenance.work import Stopped, VectorSource, Work, live_rows, workspace
 from edge.ivf.storage.manifest import IndexManifest
 from edge.ivf.storage.snapshots import SnapshotLease
-from edge.tuning.sampled import CodecKey, Expected, Sampled, sampled_nbytes
-from edge.tuning.stage_costs import LEAST_ROWS as CALIBRATION_LEAST
-from edge.tuning.stage_costs import QUERIES as CALIBRATION_QUERIES
-from edge.tuning.stage_costs import ROWS as CALIBRATION_ROWS
-from edge.tuning.stage_costs import Load, StageCosts, calibrated, calibration_nbytes, queue_places, small_sizes
+from edge.planner.candidates import (
+    CALIBRATION_LEAST,
+    CALIBRATION_QUERIES,
+    CALIBRATION_ROWS,
+    CodecKey,
+    Expected,
+    Load,
+    Sampled,
+    StageCosts,
+    calibrated,
+    calibration_nbytes,
+    queue_places,
+    sampled_nbytes,
+    small_sizes,
+)
 
 QUERIES = 2048
 """Simulated questions, if memory allows. Their mean recall has a standard error of about 0.003."""

@@ -16,9 +16,18 @@ from edge.errors import InputError
 from edge.ivf.base import DEVIATIONS, Codec, Goal, Parameters
 from edge.ivf.maintenance.work import VectorSource
 from edge.ivf.storage.manifest import IndexManifest
-from edge.tuning.sampled import CodecKey, Expected, Sampled
-from edge.tuning.stage_costs import Load, StageCosts, prepare_of, queue_places, scan_of, small_sizes
-from edge.tuning.tuner import (
+from edge.planner.candidates import (
+    CodecKey,
+    Expected,
+    Load,
+    Sampled,
+    StageCosts,
+    prepare_of,
+    queue_places,
+    scan_of,
+    small_sizes,
+)
+from edge.planner.tuner import (
     DEPTHS,
     ParameterChoice,
     choose,

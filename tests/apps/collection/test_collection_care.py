@@ -14,8 +14,8 @@ import pytest
 from naive.program import config_of
 from naive.rewriting import rewrite
 
+from edge.apps.collection.care import CollectionCare
 from edge.apps.collection.collection import Collection
-from edge.apps.collection.damage import CollectionCare
 from edge.apps.collection.models import CollectionModels
 from edge.apps.store.backup import overwrite
 from edge.apps.store.care import CheckReport, check, repair
