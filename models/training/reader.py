@@ -12,7 +12,7 @@ import copy
 import json
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -198,6 +198,16 @@ def margins(model: SpanReader, examples: Sequence[Example], tokenizer: Tokenizer
     return found, right
 
 
+def begin(model: SpanReader, weights: Mapping[str, Tensor]) -> None:
+    """Begins with the weights of a reader that has as many layers of its own or fewer, which become the last ones."""
+    missing = len(model.layers) - len({name.split(".")[1] for name in weights if name.startswith("layers.")})
+    found = {}
+    for name, value in weights.items():
+        part, number, *rest = name.split(".")
+        found[".".join((part, str(int(number) + missing), *rest)) if part == "layers" else name] = value
+    model.load_state_dict({**model.state_dict(), **found})
+
+
 def store(pack: Path, model: SpanReader, held: Sequence[Example], tokenizer: Tokenizer) -> None:
     """Writes the reader beside a packed reranker, with its probability as fitted on examples that were held back."""
     found, right = margins(model, held, tokenizer)
@@ -215,7 +225,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--base", type=Path, required=True, help="the reranker as a Hugging Face directory (see unpack)"
     )
-    parser.add_argument("--start", type=Path, help="reader.safetensors of an earlier run to start from")
+    parser.add_argument(
+        "--start",
+        type=Path,
+        help="reader.safetensors of an earlier run to start from; fewer layers become the last ones",
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pack", type=Path, help="the packed reranker, beside which the reader is stored")
     parser.add_argument("--held", type=Path, nargs="*", default=[], help="files of examples to fit its probability on")
@@ -235,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokenizer = pair_tokenizer(options.base / "tokenizer.json", options.max_tokens)
     model = SpanReader(options.base, options.shared, options.own)
     if options.start is not None:
-        model.load_state_dict(load_file(options.start))
+        begin(model, load_file(options.start))
     source = endless(examples, tokenizer, options.batch_tokens, options.seed)
     if options.minutes:
         ReaderTrainer(model, options.rate, in_bfloat16(options.precision), options.threads).run(
