@@ -243,7 +243,7 @@ def test_systems_compute_the_same(tmp_path: Path, measured_here: Callable[[str],
 def test_parts_make_up_the_whole(tmp_path: Path, measured_here: Callable[[str], None]) -> None:
     measured_here("overhead")
     packed = synth("tiny-bert", tmp_path / "pack")
-    options = ["--model", str(packed.path), "--candidates", "5", "--tokens", "40", "--memory", "1GB"]
+    options = ["--model", str(packed.path), "--candidates", "5", "--tokens", "40", "--memory", "4GB"]
     options += ["--rows", "400", "--dim", "16", "--nprobe", "3", "--rounds", "2", "--threads", "1"]
     ended = CliRunner().invoke(
         overhead, [*options, "--work-dir", str(tmp_path), "--json", "--store", str(tmp_path / "run.json")]

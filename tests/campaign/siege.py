@@ -47,7 +47,9 @@ class Siege(Attack):
         if limit is None:
             return failed("20MB is not refused with a number")
         prompts = [f"Write about the {words(chance, 3)}." for _ in range(_PROMPTS)] if llm else []
-        with Besieged(home, place / f"memory-{seed}", limit, ["--llm", str(self.llm)] if llm else []) as server:
+        # Texts are compared with those that are written alone.
+        options = ["--llm", str(self.llm), "--generation", "exact"] if llm else []
+        with Besieged(home, place / f"memory-{seed}", limit, options) as server:
             if server.port == 0:
                 return failed(f"the server did not start: {server.running.said}")
             attack = Besiegers(server.port, _CLIENTS, seconds, _PAUSE_S, seed, prompts)

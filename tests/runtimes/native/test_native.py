@@ -448,7 +448,7 @@ def test_a_model_s_input_is_the_same_without_compiled_code(
             for compiled in (True, False):
                 monkeypatch.setattr(library, "compiled", lambda answer=compiled: answer)
                 embedding._positions = embedding._positions[:0]  # read again, so that the tables are chosen again
-                embedding.prepare(batch)
+                embedding.prepare(batch, rows=True)
                 assert (embedding._compiled is not None) == compiled
                 (chunk,) = plan_chunks(np.arange(len(docs)), batch.lengths, 10**6)
                 into = np.empty((chunk.tokens, embedding.width), dtype)
