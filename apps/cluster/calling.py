@@ -1,23 +1,88 @@
 """`Places`: where shards run and how requests reach them. `Reading`: requests of one search to one shard, which go to
-another copy if the first is late or gone."""
+another copy if the first is late or gone. `Assignment`: which copy of a shard searches, by the lists in its memory
+(TeleRAG, section 4.2, assigns micro-batches that wait together; here each request goes at once to the copy that will
+probably finish first)."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from edge.apps.cluster.catalogue import HeldState, Replica
+import numpy as np
+import numpy.typing as npt
+
+from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica
 from edge.apps.cluster.messages import NoSuchVersion, ShardLost, asked
 from edge.apps.cluster.shard import Reader, Send, Shard
+from edge.blocks import distinct
+from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import EdgeError, Unreachable
+from edge.ivf.base import IndexOptions, Quantizer
+from edge.ivf.plan import probe, probed
+from edge.ivf.storage.snapshots import SnapshotLease
 from edge.resident import Closing
+
+Answer = Future[tuple[bytes, bytes]]
+Assignments = Mapping[str, "Assignment"]
+
+_SCAN = 0.2  # Of scanning a list, beside that of reading it.
+
+
+def assignments(catalogue: Catalogue, shards: Mapping[str, Sequence[Replica]], budget: MemoryBudget) -> Assignments:
+    """For each shard with several copies, if all shards have the newest lists."""
+    several = [name for name, copies in shards.items() if len(copies) > 1]
+    quantizer = catalogue.quantizer() if several else None
+    versions = {one.quantizer for one in catalogue.version()[1].values()}
+    if quantizer is None or len(quantizer.centroids) == 1 or versions != {quantizer.version}:
+        return {}
+    lease = SnapshotLease(budget, quantizer.centroids.nbytes)
+    return {name: Assignment(quantizer, lease) for name in several}
+
+
+class Assignment:
+    """The copies of one shard in one version: the lists that they hold, and their work. Thread-safe."""
+
+    def __init__(self, quantizer: Quantizer, lease: object = None) -> None:
+        self._centroids, self._lease = quantizer.centroids, lease
+        self._count = count = len(quantizer.centroids)
+        self._nprobe = probed(quantizer.recall, IndexOptions().recall_target)[0] if quantizer.recall else count
+        self._held = defaultdict[Replica, npt.NDArray[np.bool_]](lambda: np.zeros(count, np.bool_))
+        self._coming = defaultdict[Replica, npt.NDArray[np.int64]](lambda: np.zeros(count, np.int64))
+        self._work = defaultdict[Replica, float](float)
+        self._lock = threading.Lock()
+
+    def take(self, copies: Sequence[Replica], vectors: bytes) -> tuple[Replica, Callable[[Answer], None]]:
+        """For queries with these vectors; the first one among equals."""
+        queries = np.frombuffer(vectors, np.float32).reshape(-1, self._centroids.shape[1])
+        lists = distinct(probe(queries, self._centroids, self._nprobe))
+
+        def work(copy: Replica) -> float:
+            unread = ~self._held[copy][lists] & (self._coming[copy][lists] == 0)
+            return 1 + _SCAN * len(lists) + float(np.count_nonzero(unread))
+
+        def ended(answer: Answer) -> None:
+            """The copy holds none if it has failed."""
+            told = b"" if answer.cancelled() or answer.exception() else answer.result()[1]
+            bits = np.frombuffer(told or bytes(-(-self._count // 8)), np.uint8)
+            with self._lock:
+                self._work[chosen] -= own
+                self._coming[chosen][lists] -= 1
+                self._held[chosen] = np.unpackbits(bits, count=self._count) > 0
+
+        with self._lock:
+            chosen = min(copies, key=lambda copy: self._work[copy] + work(copy))
+            own = work(chosen)
+            self._work[chosen] += own
+            self._coming[chosen][lists] += 1
+        return chosen, ended
+
 
 Result = TypeVar("Result")
 
@@ -106,15 +171,17 @@ class Reading:
 
     def __init__(
         self, places: Places, replicas: Sequence[Replica], version: int, held: Mapping[tuple[str, int], HeldState],
-        latencies: Latencies, patience: float,
+        latencies: Latencies, patience: float, assignment: Assignment | None = None,
     ) -> None:  # fmt: skip
-        """`replicas`: the preferred one first. `held`: the states of all copies. `patience`: seconds."""
+        """`replicas`: the preferred one first. `held`: the states of all copies. `patience`: seconds. `assignment`
+        chooses the copy that gathers."""
         self._places = places
         self._replicas = list(replicas)
         self._version = version
         self._held = held
         self._latencies = latencies
         self._patience = patience
+        self._assignment = assignment
 
     def __call__(self, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
         shard, began, why, changed = self._replicas[0].shard, time.monotonic(), "it was not asked", False
@@ -123,8 +190,9 @@ class Reading:
         left = list(self._replicas)
         while left or waiting:
             if left and (not waiting or time.monotonic() - began >= self._latencies.hedge_s):
-                replica = left.pop(0)
-                waiting[self._places.send(replica, verb, head, raw)] = replica
+                future, replica = self._sent(left, verb, head, raw)
+                left.remove(replica)
+                waiting[future] = replica
             limit = end if not left else min(end, began + self._latencies.hedge_s)
             done, _ = wait(waiting, max(0.0, limit - time.monotonic()), FIRST_COMPLETED)
             if not done and time.monotonic() >= end:
@@ -143,6 +211,14 @@ class Reading:
                 self._latencies.add(time.monotonic() - began)
                 return answer
         raise ShardLost(shard, why if changed else self._places.trouble() or why, changed=changed)
+
+    def _sent(self, left: Sequence[Replica], verb: str, head: bytes, raw: bytes) -> tuple[Answer, Replica]:
+        if verb != _GATHER or self._assignment is None or len(self._replicas) == 1:
+            return self._places.send(left[0], verb, head, raw), left[0]
+        replica, ended = self._assignment.take(left, raw)
+        future = self._places.send(replica, verb, head, raw)
+        future.add_done_callback(ended)
+        return future, replica
 
     def _checked(
         self, replica: Replica, answer: tuple[bytes, bytes], verb: str, head: bytes, raw: bytes, end: float

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edge.apps.cluster.calling import Latencies, Places, Reading, first, received, send
+from edge.apps.cluster.calling import Assignments, Latencies, Places, Reading, assignments, first, received, send
 from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, averaged, has_version, home, merged
 from edge.apps.cluster.messages import (
     Figures,
@@ -83,6 +83,7 @@ class _Version:
     shards: Mapping[str, Sequence[Replica]]
     held: Mapping[tuple[str, int], HeldState]
     figures: Mapping[str, Figures]
+    assignments: Assignments
 
     @property
     def mixed(self) -> bool:
@@ -222,9 +223,11 @@ class Cluster(Closing):
                 first = turn % len(copies)
                 reading = Reading(
                     self.places, [*copies[first:], *copies[:first]], version.number, version.held,
-                    self._latencies.setdefault(name, Latencies()), self._patience,
+                    self._latencies.setdefault(name, Latencies()), self._patience, version.assignments.get(name),
                 )  # fmt: skip
-                found[name] = ShardSource(reading, version.number, version.figures[name], k, query)
+                found[name] = ShardSource(
+                    reading, version.number, version.figures[name], k, query, resident=name in version.assignments
+                )
         return found
 
     def candidates(
@@ -253,7 +256,9 @@ class Cluster(Closing):
                 if (replica.shard, replica.number) in held:
                     shards.setdefault(replica.shard, []).append(replica)
             figures = {name: Figures() for name in shards}
-            known = self._version = _Version(number, shards, held, figures)
+            known = self._version = _Version(
+                number, shards, held, figures, assignments(self.catalogue, shards, self.budget)
+            )
         return known
 
     # Writing

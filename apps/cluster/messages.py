@@ -224,12 +224,16 @@ class Figures:
 class ShardSource:
     """For one search."""
 
-    def __init__(self, call: Call, version: int, figures: Figures, k: int, query: str = "") -> None:
-        """`query`: the text that the search will need statistics of."""
+    def __init__(
+        self, call: Call, version: int, figures: Figures, k: int, query: str = "", *, resident: bool = False
+    ) -> None:
+        """`query`: the text that the search will need statistics of. `resident`: let the shard tell which lists it has
+        in memory."""
         self._call = call
         self._version = version
         self._figures = figures
         self._k = k
+        self._resident = resident
         self._lexical = Catalog().lexical
         words = [term for word in unknown_words(query, FUNCTION_WORDS) for term in self._lexical.terms(word)]
         self._ahead = [*shown_terms(query).values(), *self._lexical.terms(query), *words]
@@ -265,6 +269,7 @@ class ShardSource:
             queries=[(words, len(own)) for (words, _), own in zip(queries, rows, strict=True)], depth=depth,
             whole=None if whole is None else figures(whole), terms=terms, where=where.texts,
             within={"seconds": within.share, "exhaustive": within.exhaustive, "embedder": within.embedder}, k=self._k,
+            resident=self._resident,
         )  # fmt: skip
         within.took = max(within.took, time.monotonic() - began)
         if terms:

@@ -230,12 +230,13 @@ class Shard(Closing):
 
     def _gather(
         self, raw: bytes, *, version: int, queries: list[tuple[str, int]], depth: int, whole: dict[str, Any] | None,
-        terms: list[str], where: list[str], within: dict[str, Any], k: int,
+        terms: list[str], where: list[str], within: dict[str, Any], k: int, resident: bool,
     ) -> tuple[Any, bytes]:  # fmt: skip
         """The rankings of `PassageSource.gather`, with all places, and the hits that the results will probably need.
-        `queries` has the words of each and the number of its vectors in `raw`."""
+        `queries` has the words of each and the number of its vectors in `raw`; `resident` asks which lists are in
+        memory."""
 
-        def work() -> dict[str, Any]:
+        def work() -> tuple[dict[str, Any], bytes]:
             asked, at = [], 0
             dim = 0 if self.collection.identity is None else self.collection.identity.dim
             rows = np.frombuffer(raw, np.float32).reshape(-1, dim) if raw else None
@@ -251,14 +252,18 @@ class Shard(Closing):
             for each in found:
                 _add_likely(hits, source, each, k, floor, alone=whole is None)
             places = source.places(list(ids))
-            return {
+            answer = {
                 "rankings": found,
                 "places": [[i, *place] for i, place in places.items()],
                 "hits": self._described(hits.values()),
                 "statistics": self._figures(terms) if terms else None,
             }
+            if not resident:
+                return answer, b""
+            with self.collection.database.read() as db:
+                return answer, np.packbits(self._index.resident(db)).tobytes()
 
-        return self._view(version).run(work), b""
+        return self._view(version).run(work)
 
     def _resembling(self, raw: bytes, *, version: int, word: str) -> tuple[Any, bytes]:
         return self._view(version).run(self.collection.source.resembling, word), b""

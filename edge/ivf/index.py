@@ -29,7 +29,7 @@ from edge.ivf.base import (
     Vectors,
 )
 from edge.ivf.device import Place, Search, SearchPlace, capabilities, open_device
-from edge.ivf.plan import checked_queries, choose_nprobe, lists_to_probe, member
+from edge.ivf.plan import checked_queries, choose_nprobe, lists_to_probe, member, resident
 from edge.ivf.search import IndexSearcher
 from edge.ivf.storage.manifest import MIGRATIONS, IndexManifest
 from edge.ivf.storage.segments import IndexSegment, OpenSegments
@@ -278,6 +278,10 @@ class VectorIndex(Closing):
         return self._searcher.lookahead(
             snapshot, queries, nprobe=nprobe, nbytes=nbytes, seconds=seconds, depth=depth, lost=lost
         )
+
+    def resident(self, db: Connection) -> npt.NDArray[np.bool_]:
+        """For each list [nlist] of the committed state whether it is in memory. Raises as `search` does."""
+        return resident(self._snapshots.current(db), self._searcher.tiers)
 
     def picture(self) -> dict[str, Any]:
         return self._searcher.picture()

@@ -196,6 +196,12 @@ def search_bytes(snapshot: Snapshot, query: Vectors, tiers: Sequence[DeviceTier]
     return _totals(read, ends), _totals(scanned, ends)
 
 
+def resident(snapshot: Snapshot, tiers: Sequence[DeviceTier]) -> npt.NDArray[np.bool_]:
+    """For each list [nlist] whether all its parts are in `tiers`, or are being read into them."""
+    cold = _cold([part for parts in snapshot.lists for part in parts], tiers)
+    return np.array([all(part.key not in cold for part in parts) for parts in snapshot.lists], np.bool_)
+
+
 def _cold(parts: Sequence[ListPart], tiers: Sequence[DeviceTier]) -> set[Hashable]:
     cold: set[Hashable] = {part.key for part in parts}
     for tier in tiers:
