@@ -224,7 +224,7 @@ class _Wanted(dict[str, float]):
         self._beginnings: list[str] = []
         for word, weight in weights.items():
             key = stem(plain_word(word))
-            if word.endswith("*"):
+            if len(word) > 1 and word.endswith("*"):
                 key = folded(word)
                 self._beginnings.append(key)
             self[key] = max(weight, self.get(key, 0.0))
@@ -242,8 +242,11 @@ def stems(words: Iterable[str]) -> list[str]:
 
 
 def stem(word: str) -> str:
-    """A word without case, accents and the most common English endings, to recognize two forms of one word. >>>
-    stem("Flooding") == stem("floods") == "flood" True"""
+    """A word without case, accents and the most common English endings, to recognize two forms of one word.
+
+    >>> stem("Flooding") == stem("floods") == "flood"
+    True
+    """
     return _kept_stem(word) if len(word) <= _STEM_CHARS else _stem(word)
 
 
