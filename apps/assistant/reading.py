@@ -126,10 +126,10 @@ class PassageReader:
             places = [window.places(len(title) + 1) for title, (_, window) in zip(titles, seen, strict=True)]
             found = zip(seen, texts, models.read(question, texts, places), strict=True)
             known = [
-                _found(Answering(*choice, choice[1].units[0], relevance[choice[0]], judged[choice]), text, spans)
+                _with_span(Answering(*choice, choice[1].units[0], relevance[choice[0]], judged[choice]), text, spans)
                 for choice, text, spans in found
             ]
-            known = _compared(question, known)
+            known = _with_signals(question, known)
             chances = models.answering([each.signals for each in known])
             known = [
                 replace(each, worth=worth, probability=unit, around=window)
@@ -149,7 +149,7 @@ class PassageReader:
         return Reading(tuple(ordered), certain, sure)
 
 
-def _found(window: Answering, text: str, spans: Sequence[Span]) -> Answering:
+def _with_span(window: Answering, text: str, spans: Sequence[Span]) -> Answering:
     """A window with what was read in each of its parts."""
     chances = [span.probability for span in spans]
     parts = spans[len(window.window.headings) :]
@@ -158,7 +158,7 @@ def _found(window: Answering, text: str, spans: Sequence[Span]) -> Answering:
     return replace(window, unit=unit, span=words, signals=(log_odds(max(chances)),))
 
 
-def _compared(question: str, windows: Sequence[Answering]) -> list[Answering]:
+def _with_signals(question: str, windows: Sequence[Answering]) -> list[Answering]:
     """Windows with the values of `ANSWER_SIGNALS`."""
     odds = [log_odds(each.window_relevance) for each in windows]
     return [

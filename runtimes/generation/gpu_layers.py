@@ -62,7 +62,9 @@ class GpuLayers:
     @property
     def placement(self) -> str:
         """What lies there, for people; empty if nothing does."""
-        return f"{self.count} layers on the GPU, {format_size(self._lease.nbytes)}" if self._lease else ""
+        return (
+            f"{self.count} layers on the GPU, {format_size(self._lease.nbytes)}" if self._lease and self.count else ""
+        )
 
     def close(self) -> None:
         if self._lease is not None:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from edge.errors import InputError, ModelError
 from edge.kv_cache.backend import KVBackend
 from edge.runtimes.generation.base import Sampling
 from edge.runtimes.generation.llama_model import LlamaModel, Said
+
+if TYPE_CHECKING:
+    from edge.runtimes.generation.reading_room import ReadingRoom
 
 KVType = Literal["f16", "q8_0"]
 KV_TYPES: Mapping[KVType, int] = {"f16": 1, "q8_0": 8}
@@ -51,21 +54,6 @@ class ContextShape:
 Cancelled = Callable[[], bool]
 
 
-class ReadsPrompts(Protocol):
-    """Computes prompts of sequences that share a context (see `edge.runtimes.generation.reading_room`)."""
-
-    def takes(self, sequence: LlamaContext, new: int) -> bool:
-        """Whether the next `new` tokens of a sequence are computed here."""
-
-    def append(
-        self, sequence: LlamaContext, tokens: Sequence[int], done: int, cancelled: Cancelled | None, logits: bool
-    ) -> int:
-        """As `LlamaContext.append`, which calls it."""
-
-    def truncated(self, sequence: LlamaContext, length: int) -> None:
-        """Hears that a sequence was cut."""
-
-
 class LlamaContext:
     """A sequence of tokens at positions 0 ... length-1, in a context of its own or one of several in a context.
 
@@ -81,9 +69,9 @@ class LlamaContext:
         """The sequence's number in its context, and that of the empty one through which states are copied."""
         self.row = -1
         """The row of the last batch with this sequence's logits."""
-        self.chosen_from: LlamaContext = self
+        self.logits_of: LlamaContext = self
         """The context whose last batch has this sequence's logits."""
-        self.room: ReadsPrompts | None = None
+        self.room: ReadingRoom | None = None
         self.moved = False
         """Whether keys were moved, which llama.cpp rotates only in its next batch."""
         self.backend: KVBackend | None = None
@@ -125,7 +113,7 @@ class LlamaContext:
         """Another sequence of the same context. The first one closes the context."""
         other = copy.copy(self)
         other.number, other.length, other.backend, other._lease, other._owns = number, 0, None, None, False
-        other.chosen_from = other
+        other.logits_of, other.moved = other, False
         return other
 
     def append(
@@ -137,7 +125,7 @@ class LlamaContext:
             raise InputError(f"{new:,} tokens after {self.length:,} do not fit the context of {self.capacity:,} tokens")
         if self.room is not None and self.room.takes(self, new):
             return self.room.append(self, tokens, done, cancelled, logits)
-        start, self.chosen_from = self.length, self
+        start, self.logits_of = self.length, self
         for first, end in self._slices(done, len(tokens)):
             if cancelled is not None and cancelled():
                 break
@@ -179,12 +167,12 @@ class LlamaContext:
         if (code := self._decode(ends[-1])) != 0:
             raise ModelError(f"llama.cpp failed on {ends[-1]} tokens of {len(texts)} answers, with code {code}")
         for end, (sequence, tokens) in zip(ends, texts, strict=True):
-            sequence.row, sequence.chosen_from = end - 1, sequence
+            sequence.row, sequence.logits_of = end - 1, sequence
             sequence.length += len(tokens)
 
     def logits(self) -> npt.NDArray[np.float32]:
         """The logits of the token after the last one, [vocabulary]; valid until the next `append`."""
-        source = self.chosen_from
+        source = self.logits_of
         pointer = self._api.llama_get_logits_ith(source.pointer, source.row)
         return np.ctypeslib.as_array(pointer, (self.model.vocabulary,))
 
@@ -196,7 +184,7 @@ class LlamaContext:
             self._api.llama_memory_seq_rm(self.memory, self.number, length, -1)
             self.moved = self.moved and length > 0
             if self.room is not None:
-                self.room.truncated(self, length)
+                self.room.cut(self, length)
         elif length == 0 or not self._api.llama_memory_seq_rm(self.memory, self.number, length, -1):
             self._api.llama_memory_clear(self.memory, False)
             length = 0
@@ -276,7 +264,7 @@ class LlamaSampler:
         if self._greedy:  # llama.cpp's sampler would copy the whole vocabulary
             token = int(logits.argmax())
         else:
-            source = context.chosen_from
+            source = context.logits_of
             token = int(self._api.llama_sampler_sample(self._chain, source.pointer, source.row))
         return token, log_probability(logits, token, context.scratch)
 

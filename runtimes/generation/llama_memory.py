@@ -13,7 +13,7 @@ from edge.models.gguf_file import GGUFFile
 from edge.resident import measured_growth
 from edge.runtimes.generation.llama_context import TILE, ContextShape, KVType, LlamaContext
 from edge.runtimes.generation.llama_model import LlamaLibrary, LlamaModel
-from edge.runtimes.generation.reading_room import COPIED
+from edge.runtimes.generation.reading_room import COPY_TOKENS
 
 Weights = Literal["auto", "read", "map"]
 """The place of the weights: `read` into memory under a lease, or `map` from the file. `auto` reads them if they fit."""
@@ -93,7 +93,7 @@ def reserve_memory(
                 kv_cache, buffers = _measure(model, shape)
                 if room is not None:
                     more = _measure(model, room)
-                    kv_cache, buffers = kv_cache + more[0], buffers + more[1] + more[0] // room.tokens * COPIED
+                    kv_cache, buffers = kv_cache + more[0], buffers + more[1] + more[0] // room.tokens * COPY_TOKENS
                 memory = LlamaMemory(file.weights_nbytes, True, vocabulary.nbytes, kv_cache, buffers, shape, room)
                 try:
                     return _reserve(budget, memory, weights)

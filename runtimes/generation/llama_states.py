@@ -120,7 +120,7 @@ class LlamaStates:
         if not isinstance(other, LlamaStates) or other.context.pointer != self.context.pointer:
             return False
         self._api.llama_memory_seq_cp(self.context.memory, other.context.number, self.context.number, start, end)
-        self.context.length = end
+        self.context.length, self.context.moved = end, self.context.moved or other.context.moved
         return True
 
     def truncate(self, length: int) -> None:

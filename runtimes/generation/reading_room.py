@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from edge.kv_cache.backend import KVBackend
 from edge.runtimes.generation.llama_context import Cancelled, LlamaContext
 
-COPIED = 64
+COPY_TOKENS = 64
 """Tokens whose states are copied at a time, in memory that the context's buffers account for."""
 
 _FEWEST = 9
@@ -41,18 +41,18 @@ class ReadingRoom:
             self._reads = sequence
         _copy(sequence.backend, self._states)
 
-        def asked() -> bool:
+        def stops() -> bool:
             stopped = cancelled is not None and cancelled()
             self._context.slice = sequence.slice
             return stopped
 
         self._context.slice = sequence.slice
-        held = self._context.append(tokens, done=done, cancelled=asked, logits=logits)
+        held = self._context.append(tokens, done=done, cancelled=stops, logits=logits)
         _copy(self._states, sequence.backend)
-        sequence.chosen_from = self._context
+        sequence.logits_of = self._context
         return held
 
-    def truncated(self, sequence: LlamaContext, length: int) -> None:
+    def cut(self, sequence: LlamaContext, length: int) -> None:
         """Hears that a sequence was cut."""
         if sequence is self._reads:
             self._states.truncate(length)
@@ -60,6 +60,6 @@ class ReadingRoom:
 
 def _copy(source: KVBackend, target: KVBackend) -> None:
     """Appends the states that one context has and the other lacks."""
-    for start in range(target.length, source.length, COPIED):
-        end = min(start + COPIED, source.length)
+    for start in range(target.length, source.length, COPY_TOKENS):
+        end = min(start + COPY_TOKENS, source.length)
         target.restore(source.extract(start, end), start, end)

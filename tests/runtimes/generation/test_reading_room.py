@@ -90,6 +90,24 @@ def test_what_finds_no_room_is_computed_beside_the_others(pool: list[LlamaContex
     np.testing.assert_allclose(sequence.logits(), alone.logits(), atol=2e-2)
 
 
+def test_moved_keys_are_not_copied_before_they_are_rotated(pool: list[LlamaContext]) -> None:
+    """llama.cpp rotates them in its next batch, which a room would be too early for. Others may share them."""
+    first, second, third = pool
+    assert first.room is not None
+    assert first.backend is not None
+    assert second.backend is not None
+    first.append(tokens(40, 1))
+    state = first.backend.extract(20, 40)
+    first.truncate(0)
+    first.append(tokens(20, 2))
+    first.backend.move(state, 20, 40, 4)
+    second.backend.share(first.backend, 0, first.length)
+    assert [first.room.takes(sequence, 20) for sequence in (first, second, third)] == [False, False, True]
+    assert first.sequence(3).moved is False
+    first.truncate(0)
+    assert first.room.takes(first, 20)
+
+
 def test_a_reader_may_leave_between_two_slices(pool: list[LlamaContext], alone: LlamaContext) -> None:
     first, second, _ = pool
     part = tokens(400, 1)
