@@ -19,6 +19,7 @@ from edge.interpreter import FORKED, python
 from edge.models.registry import models_dir
 
 _LOCK, _FAILURE = "background.lock", "background.failure"
+_PATIENCE = 2.0
 _NICE = 10  # One that starves while it holds a lock would make searches wait.
 
 
@@ -84,7 +85,9 @@ def abandoned(config: Config) -> dict[Path, str]:
 
 
 def drop(collection: Path) -> None:
-    """Deletes a project's collection. Raises `StoreBusy` while somebody changes it."""
-    with WriterLock(collection / LOCK, seconds=0)():
-        pass  # Windows deletes no file that is open
-    shutil.rmtree(collection)
+    """Deletes a project's collection. Raises `StoreBusy` while somebody changes it, or the background has it open."""
+    gone = collection
+    with WriterLock(collection / _LOCK, seconds=_PATIENCE)(), WriterLock(collection / LOCK, seconds=_PATIENCE)():
+        if os.name == "posix":  # elsewhere no background starts now, and a file that is open cannot be moved
+            gone = collection.rename(collection.with_name(f"{collection.name}.gone"))
+    shutil.rmtree(gone)

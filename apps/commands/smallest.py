@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edge.budget import OperationPlan
+from edge.budget import SPREAD, OperationPlan
 from edge.config import Config
 from edge.errors import EdgeError
 from edge.interpreter import python
@@ -44,7 +44,8 @@ def say(name: str) -> None:
             importlib.import_module(module)
         config = Config.load()
         plan = operation.plan(config)
-        found: dict[str, int | str] = {"bytes": plan.refusal(0, anonymous_resident()).needed}
+        # The verb's own process may hold a little more than this one.
+        found: dict[str, int | str] = {"bytes": plan.refusal(0, anonymous_resident()).needed + SPREAD}
     except EdgeError as error:
         found = {"error": str(error)}
     print(json.dumps(found))

@@ -115,8 +115,9 @@ def test_doctor_shows_limits_that_work_at_the_first_try(
             assert refused.returncode == 2, (name, "three quarters of it are enough")
             assert b"smallest memory limit" in refused.stderr or b"leaves" in refused.stderr, refused.stderr
             named = re.findall(rb"that works is ([0-9.]+ MB)", refused.stderr)
-            enough = named[0].decode().replace(" ", "") if named else enough
-            assert parse_size(enough) <= limit * 1.01, (name, limit, refused.stderr)
+            # Two processes differ a little in what they hold, before the limit is rounded up to three digits.
+            most = parse_size(format_size(int(limit * 1.01), up=True))
+            assert all(parse_size(size.decode()) <= most for size in named), (name, limit, refused.stderr)
         if name == "serve":
             assert served(tmp_path, enough) == 200
             continue
