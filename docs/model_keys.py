@@ -1,18 +1,14 @@
-"""Writes docs/model-keys.md from the tables in the code: `python docs/model_keys.py`. A test compares the two."""
+"""Prints what happens to each key of a checkpoint, from the tables in the code: `python docs/model_keys.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
-
-PAGE = Path(__file__).with_name("model-keys.md")
 
 _HEAD = """# Keys of checkpoints
 
 What happens to each key of a checkpoint's JSON files. A key is used, it changes no result, or only the values here are
-right and others are refused. A key that is in no list is refused by name unless it is null. This page is made from the
-code by `python docs/model_keys.py`.
+right and others are refused. A key that is in no list is refused by name unless it is null.
 
 The tests compare tiny random models of {run} families with transformers, with each key varied and each key left out. A
 checkpoint of another family is refused by the name of its `model_type`. Of these the tests walk the configuration, too:
@@ -85,4 +81,4 @@ def _value(value: object) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    print(page(), end="")

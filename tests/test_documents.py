@@ -314,23 +314,14 @@ def _pdf(text: str) -> bytes:
     return body + b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table) + trailer
 
 
-GENERATED = {"commands": "commands.md", "model_keys": "model-keys.md"}
+def program_of(name: str) -> dict[str, Any]:
+    """The names of a program in `docs`."""
+    return runpy.run_path(str(ROOT / "docs" / f"{name}.py"))
 
 
-def generated(name: str) -> tuple[str, dict[str, Any]]:
-    """The text of a page that a program in `docs` makes, and the names of that program."""
-    page = (ROOT / "docs" / GENERATED[name]).read_text(encoding="utf-8")
-    return page, runpy.run_path(str(ROOT / "docs" / f"{name}.py"))
-
-
-@pytest.mark.parametrize("name", GENERATED)
-def test_a_generated_page_is_up_to_date(name: str) -> None:
-    page, program = generated(name)
-    assert page == program["page"](), f"run `python docs/{name}.py`"
-
-
-def test_the_page_of_keys_names_every_family_and_key() -> None:
-    page, program = generated("model_keys")
+def test_the_list_of_keys_names_every_family_and_key() -> None:
+    program = program_of("model_keys")
+    page = program["page"]()
     assert not FAMILIES.keys() & set(program["OTHERS"].split())
     for name, family in FAMILIES.items():
         assert name in page
@@ -341,7 +332,8 @@ def test_the_page_of_keys_names_every_family_and_key() -> None:
 def test_every_command_and_option_says_what_it_does() -> None:
     from edge.apps.cli import edge
 
-    page, program = generated("commands")
+    page, program = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8"), program_of("commands")
+    assert page == program["page"](), "run `python docs/commands.py`"
     count = 0
     for path, command in program["commands"](edge, ("edge",)):
         name = " ".join(path)
