@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pytest
 from making.random_gguf import words
 
@@ -413,6 +414,22 @@ def test_a_model_without_template_continues_plain_text(open_llama: Open, gguf: C
     generator = open_llama(gguf(template=None))
     assert len(prompt_of(generator)) >= 1 + 12 + 8
     assert answer(generator)
+
+
+def test_a_generator_leaves_no_team_of_threads_where_it_was_made(open_llama: Open) -> None:
+    """A second team of OpenMP's threads makes both sleep at each barrier, so that a token takes twice as long."""
+    counts: list[int] = []
+
+    def make() -> None:  # in a thread that has no team yet
+        counts.append(psutil.Process().num_threads())
+        open_llama(threads=2)
+        counts.append(psutil.Process().num_threads())
+
+    open_llama()  # libraries may start threads of their own
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    assert counts[0] == counts[1]
 
 
 def test_missing_library(monkeypatch: pytest.MonkeyPatch, gguf: Callable[..., Path], tmp_path: Path) -> None:
