@@ -93,13 +93,15 @@ def _parts(text: str, tokens: list[Token], index: int, first: int) -> tuple[Part
     parts = Parts(text)
     starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
     block = tokens[index]
-    in_item = in_head = False
+    in_item = in_head = in_table = False
     end = 0
     for token in tokens[index:]:
         if token.type == "list_item_open":
             in_item = True
         elif token.type in ("thead_open", "thead_close"):
             in_head = token.nesting == 1
+        elif token.type in ("table_open", "table_close"):
+            in_table = token.nesting == 1
         if token.map is not None:
             begins = starts[min(token.map[0] - first, len(starts) - 1)]
             ends = starts[min(token.map[1] - first, len(starts) - 1)]
@@ -115,7 +117,7 @@ def _parts(text: str, tokens: list[Token], index: int, first: int) -> tuple[Part
                 parts.plain(begins, ends)
             elif token.type == "tr_open":
                 parts.add(COLUMNS if in_head else ROW, begins, ends)
-            elif token.type == "inline" and block.type != "table_open":
+            elif token.type == "inline" and not in_table:  # a row is one part
                 if in_item:
                     parts.whole(ITEM, begins, ends)
                 else:

@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from making.office_files import saved
 
 from edge.apps.assistant.units import Unit, units
-from edge.apps.documents.base import Block, Chunk
+from edge.apps.documents.base import Block, Chunk, Outline
 from edge.apps.documents.chunking import chunks_of
-from edge.apps.documents.kinds import packed_parts, recognised, unpacked_parts
+from edge.apps.documents.kinds import packed_parts, parts_of, recognised, unpacked_parts
+from edge.apps.documents.markdown import markdown_blocks
 
 Cut = Callable[..., list[Chunk]]
 Make = Callable[..., bytes]
@@ -217,6 +218,17 @@ def test_a_chunk_has_the_parts_of_its_blocks(text: str) -> None:
             ends = [end for _, end in unpacked_parts(chunk.kinds)]
             assert ends == sorted(ends)
             assert not ends or ends[-1] <= len(chunk.text)
+
+
+SCRAPS = ["", "| a | b |", "| --- | --- |", "| ask; do not tell. | no |", "Some words. More.", "```", "# One", "---"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "  ", "    ", "- ", "1. ", "> "]), st.sampled_from(SCRAPS)), max_size=24))
+@example([("- ", ""), ("  ", "| a | b |"), ("  ", "| --- | --- |"), ("  ", "| ask; do not tell. | no |")])
+def test_the_parts_of_markdown_follow_one_another(lines: list[tuple[str, str]]) -> None:
+    for block in markdown_blocks([mark + scrap for mark, scrap in lines], Outline()):
+        ends = [0, *(end for _, end in parts_of(block)), len(block.text)]
+        assert ends == sorted(ends)
 
 
 @pytest.mark.parametrize("text", ["x", "[", "a | ", " ", "(", "**", "- ", "#", "a:"])
