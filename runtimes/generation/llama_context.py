@@ -227,7 +227,7 @@ class LlamaContext:
 
     def _decode(self, rows: int) -> int:
         self._batch.n_tokens = rows
-        return int(self._api.llama_decode(self.pointer, self._batch))
+        return self.model.library.decode(self.pointer, self._batch)
 
     def _make_batch(self) -> Any:
         """A batch over our own arrays. Every token is in one sequence, at a position that we set."""

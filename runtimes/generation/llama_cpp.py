@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from edge.runtimes.generation.engine import GenerationEngine, Request
 from edge.runtimes.generation.gpu_layers import GpuLayers
 from edge.runtimes.generation.llama_context import KVType, LlamaContext, LlamaSampler
 from edge.runtimes.generation.llama_memory import Weights, reserve_memory
-from edge.runtimes.generation.llama_model import LlamaLibrary, LlamaModel, Load, llama_library
+from edge.runtimes.generation.llama_model import LlamaModel, Load, llama_library
 from edge.runtimes.generation.llama_states import LlamaStates
 from edge.runtimes.generation.prompt import Prompt, PromptBuilder
 from edge.runtimes.generation.reading_room import ReadingRoom
@@ -97,10 +96,13 @@ class LlamaGenerator(Closing):
             self._leases += leases
             self._gpu_layers.reserve(library.api, file, budget, self.memory.kv_cache + self.memory.buffers)
             self.memory = replace(self.memory, on_gpu=self._gpu_layers.placement)
-            # Each thread that computes keeps a team of OpenMP's threads. As soon as two teams have more threads than
-            # there are cores, all of them sleep at each barrier. This one ends, and the engine's is the only one left.
-            with ThreadPoolExecutor(1) as maker:
-                model, first = maker.submit(self._made, library, file).result()
+            load: Load = "map" if self.memory.mapped else "read"
+            with self._trace.span(f"load {self.name}", "generation", load=load):
+                self._model = model = LlamaModel(library, file, load=load, gpu_layers=self._gpu_layers.count)
+                first = self._parted(LlamaContext(model, self.memory.shape))
+                if self.memory.room is not None:
+                    self._room = self._parted(LlamaContext(model, self.memory.room))
+                    first.room = ReadingRoom(self._room)
             self._engine = GenerationEngine(
                 model,
                 most=answers,
@@ -226,17 +228,6 @@ class LlamaGenerator(Closing):
             self._trace.event(
                 "answer", "generation", called, stats.seconds, tokens=stats.new_tokens, prompt=stats.prompt_tokens
             )
-
-    def _made(self, library: LlamaLibrary, file: GGUFFile) -> tuple[LlamaModel, LlamaContext]:
-        """The model, and its first context with the room in which prompts are read."""
-        load: Load = "map" if self.memory.mapped else "read"
-        with self._trace.span(f"load {self.name}", "generation", load=load):
-            self._model = model = LlamaModel(library, file, load=load, gpu_layers=self._gpu_layers.count)
-            first = self._parted(LlamaContext(model, self.memory.shape))
-            if self.memory.room is not None:
-                self._room = self._parted(LlamaContext(model, self.memory.room))
-                first.room = ReadingRoom(self._room)
-        return model, first
 
     def _another(self) -> LlamaContext | None:
         """One more sequence, in the pool or in one more context; None if the budget has no room."""

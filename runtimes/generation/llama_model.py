@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal
@@ -201,6 +202,9 @@ class LlamaLibrary:
         self._callback = api.llama_log_callback(self._log)
         api.llama_log_set(self._callback, ctypes.c_void_p(0))
         api.llama_backend_init()
+        # Each thread that computes keeps a team of OpenMP's threads. As soon as the teams have more threads than there
+        # are cores, all of them sleep at each barrier, and a token takes twice as long. So one thread computes.
+        self._computing = ThreadPoolExecutor(1, "edge-llama")
 
     @property
     def version(self) -> str:
@@ -208,6 +212,14 @@ class LlamaLibrary:
         import llama_cpp
 
         return str(llama_cpp.__version__)
+
+    def decode(self, context: Any, batch: Any) -> int:
+        """Computes a batch, behind those of other models; returns llama.cpp's code."""
+        computed = self._computing.submit(self.api.llama_decode, context, batch)
+        try:
+            return int(computed.result())
+        finally:
+            wait([computed])  # after Ctrl-C, too: what it writes to must not be freed meanwhile
 
     @contextmanager
     def listening(self) -> Iterator[Said]:

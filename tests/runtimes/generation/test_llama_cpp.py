@@ -416,20 +416,16 @@ def test_a_model_without_template_continues_plain_text(open_llama: Open, gguf: C
     assert answer(generator)
 
 
-def test_a_generator_leaves_no_team_of_threads_where_it_was_made(open_llama: Open) -> None:
+def test_one_team_of_threads_computes_for_all_generators(open_llama: Open) -> None:
     """A second team of OpenMP's threads makes both sleep at each barrier, so that a token takes twice as long."""
-    counts: list[int] = []
-
-    def make() -> None:  # in a thread that has no team yet
-        counts.append(psutil.Process().num_threads())
-        open_llama(threads=2)
-        counts.append(psutil.Process().num_threads())
-
-    open_llama()  # libraries may start threads of their own
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    assert counts[0] == counts[1]
+    answer(open_llama(threads=2))
+    before = psutil.Process().num_threads()
+    opened: list[LlamaGenerator] = []
+    maker = threading.Thread(target=lambda: opened.append(open_llama(threads=2)))
+    maker.start()
+    maker.join()
+    answer(opened[0])
+    assert psutil.Process().num_threads() == before + 1, "the thread of the other engine"
 
 
 def test_missing_library(monkeypatch: pytest.MonkeyPatch, gguf: Callable[..., Path], tmp_path: Path) -> None:
