@@ -20,8 +20,9 @@ from bench.answers import holds
 from bench.figures import Figure, higher, lower, neither, tabulate
 from bench.options import Output, benchmark
 from edge.apps.assistant.question import judged_question
-from edge.apps.assistant.reading import ANSWER, EXACT, NEAREST, PassageReader, document_of
+from edge.apps.assistant.reading import ANSWER, EXACT, NEAREST, PassageReader, Reading, document_of
 from edge.apps.collection.collection import Collection
+from edge.apps.collection.hits import Hit
 from edge.apps.verbs.requests import AskOptions
 from edge.config import Config
 from edge.errors import InputError
@@ -84,11 +85,11 @@ def answer_odds(
         models = fit_models(known)
         for asked in unknown:
             voice, right, count = voice_of(asked, models)
-            found[asked.source, _cell(asked, voice, right)] += 1
+            found[asked.source, cell(asked.answered, voice, right)] += 1
             if voice != "refused":
                 words.setdefault(asked.source, []).append(count)
     rows = {
-        source: {cell: float(found[source, cell]) for cell in _CELLS} | {"words": float(np.median(counts))}
+        source: {name: float(found[source, name]) for name in CELLS} | {"words": float(np.median(counts))}
         for source, counts in words.items()
     }
     output.put({"sets": rows}, figures(rows), "questions of the other half, or of sets that nothing was fitted on")
@@ -103,22 +104,18 @@ def answer_odds(
             save(collection.reranker.model, named)
 
 
-_CELLS = ("right", "wrong", "nearest right", "nearest other", "refused", "none shown", "none nearest", "none refused")
+CELLS = {
+    "right": higher("shown and right", "questions"), "wrong": lower("shown and wrong", "questions"),
+    "nearest right": higher("nearest and right", "questions"), "nearest other": neither("nearest, another"),
+    "refused": lower("refused", "questions"), "none shown": lower("no answer: shown", "questions"),
+    "none nearest": neither("no answer: nearest"), "none refused": higher("no answer: refused", "questions"),
+}  # fmt: skip
+"""The columns of a table of answers, by what may become of a question (see `cell`)."""
 
 
 def figures(rows: Mapping[str, Mapping[str, float]]) -> Iterator[Figure]:
     """The figures of a stored run, by the file of questions."""
-    yield from tabulate(
-        rows,
-        {
-            "right": higher("shown and right", "questions"), "wrong": lower("shown and wrong", "questions"),
-            "nearest right": higher("nearest and right", "questions"), "nearest other": neither("nearest, another"),
-            "refused": lower("refused", "questions"), "none shown": lower("no answer: shown", "questions"),
-            "none nearest": neither("no answer: nearest"), "none refused": higher("no answer: refused", "questions"),
-            "words": neither("words"),
-        },
-        "questions",
-    )  # fmt: skip
+    yield from tabulate(rows, CELLS | {"words": neither("words")}, "questions")
 
 
 def read(given: str, config: Config) -> list[Asked]:
@@ -133,8 +130,7 @@ def read(given: str, config: Config) -> list[Asked]:
             question = judged_question(row["question"])
             hits = collection.search(question, options.read + 1, pool=options.pool)
             hits = [hit for hit in hits if hit.path not in row.get("without", ())][: options.read]
-            relevance = [hit.stages.reranker for hit in hits if hit.stages.reranker is not None]
-            reading = reader.read(question, [document_of(hit) for hit in hits], relevance)
+            reading = reading_of(reader, question, hits)
             candidates = [
                 Candidate(
                     each.signals,
@@ -149,6 +145,12 @@ def read(given: str, config: Config) -> list[Asked]:
             ]
             asked.append(Asked(Path(file).stem, bool(row["answers"]), tuple(candidates)))
     return asked
+
+
+def reading_of(reader: PassageReader, question: str, hits: Sequence[Hit]) -> Reading:
+    """What the passages of a search say about its question."""
+    relevance = [hit.stages.reranker for hit in hits if hit.stages.reranker is not None]
+    return reader.read(question, [document_of(hit) for hit in hits], relevance)
 
 
 def fit_models(asked: Sequence[Asked]) -> Models:
@@ -180,8 +182,9 @@ def voice_of(asked: Asked, models: Models) -> tuple[str, bool, int]:
     return voice, each.unit if exact else each.window, each.words[0 if exact else 1]
 
 
-def _cell(asked: Asked, voice: str, right: bool) -> str:
-    if not asked.answered:
+def cell(answered: bool, voice: str, right: bool) -> str:
+    """The one of `CELLS` that counts a question. `answered`: whether the documents hold an answer to it."""
+    if not answered:
         return f"none {voice}"
     if voice == "refused":
         return voice

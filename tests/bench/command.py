@@ -17,6 +17,7 @@ _MODULES = {
     "index": "index",
     "layer-speed": "layer_speed",
     "load": "load",
+    "manuals": "manuals",
     "memory": "memory",
     "memory-relevance": "memory_relevance",
     "overhead": "overhead",
