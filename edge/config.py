@@ -28,7 +28,8 @@ _UNITS = {
 }  # fmt: skip
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
 _CHOICES = {
-    "mode": ("ranked", "top-k"), "generation": ("auto", "exact", "shared"), "states": ("exact", "anywhere")
+    "mode": ("ranked", "top-k"), "generation": ("auto", "exact", "shared"),
+    "states": ("auto", "exact", "anywhere"),
 }  # fmt: skip
 """The values of settings that have few."""
 
@@ -106,8 +107,8 @@ class Config:
             limit allows, none without such a device) or a number.
         generation: `exact` (a text does not depend on those that are written beside it), `shared` (they share steps
             and documents' states, which is faster), or `auto`: shared in a server that has the memory, else exact.
-        states: `exact` (a document's states are used again after the same documents) or `anywhere` (after any others,
-            which changes some texts).
+        states: `exact` (a document's states are used again after the same documents), `anywhere` (after any others,
+            which changes some texts), or `auto`: anywhere if answers are shared, else exact.
         runtime: the library that executes layers: `native`, `onnx`, `mlx` or an installed plug-in; `auto`
             takes `native` if it runs the model, else `onnx`.
         device: a further device, with its options, such as `cuda`, `limited:cap=64MB` or `remote:cap=200MB`. It holds
@@ -137,7 +138,7 @@ class Config:
     answers: int = 4
     gpu_layers: str = "auto"
     generation: str = "auto"
-    states: str = "exact"
+    states: str = "auto"
     runtime: str = "auto"
     device: str = ""
     device_memory: str = ""

@@ -98,9 +98,10 @@ def _knowledge(generator: LlamaGenerator, budget: MemoryBudget, config: Config, 
     costs = LearnedCosts(fingerprint, config.scratch_path / f"prefill-costs-{digest}.json")
     host_limit = int(budget.limit * _STATES_SHARE)
     writer = Background("edge-states")  # the engine's thread, which writes all answers, must not wait for the disk
+    moves = config.states == "anywhere" or (config.states == "auto" and generator.memory.shape.sequences > 1)
     return KnowledgeTree(
         generator.states, budget, host_limit=host_limit, store=store, costs=costs, writer=writer, trace=trace,
-        anywhere=config.states == "anywhere" and generator.states.movable,
+        anywhere=moves and generator.states.movable,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,16 @@ def test_a_language_model_answers_the_same_with_and_without_reused_states(long_t
     assert again.stats.cached_tokens > 100, "nor after a restart"
     assert set(texts) == {plain.text}
     assert plain.text
+
+
+@pytest.mark.usefixtures("llama")
+def test_states_are_moved_where_answers_are_shared(long_texts: Collection, models: Path, config: Config) -> None:
+    for generation, states, moves in (
+        ("exact", "auto", False), ("shared", "auto", True), ("shared", "exact", False), ("exact", "anywhere", True),
+    ):  # fmt: skip
+        chosen = replace(config, generation=generation, states=states)
+        with Assistant(long_texts.path, llm=models / "tiny.gguf", config=chosen) as assistant:
+            assert assistant.generator.tree.anywhere is moves  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("llama")
