@@ -212,12 +212,12 @@ class Parts:
                 found = _COLUMN.match(line)
                 begins = found is not None and found.end() == (column or found.end())
                 begins = begins or (column > 0 and _OPTION.match(line) is not None)  # too long a name for its column
-                if not begins or ITEM_MARK.match(line) or is_code(line) or is_setting(line):
+                if not begins or any(other(line) for other in (*_MARKED, is_code, is_setting)):
                     break
                 column = column or (found.end() if found is not None else 0)
                 rows.append(at)
             at += 1
-        if len(rows) < 2 and not (rows and _OPTION.match(self.text, *lines[first])):
+        if at - first < 2 and not (rows and _OPTION.match(self.text, *lines[first])):
             return 0
         for row, end in zip(rows, [*rows[1:], at], strict=True):
             self.whole(ITEM, lines[row][0], lines[end - 1][1])
@@ -335,6 +335,7 @@ _OPTION = re.compile(r"[ \t]*(?:--?|\+)[^\W_][^\n]*")
 _COLUMN = re.compile(r"[ \t]*\S(?:[^\n]{0,40}?\S)?(?: {2,}|\t+)(?=\S)")
 """A name, and the gap before its meaning."""
 
+_MARKED = ITEM_MARK.match, COMMENT_MARK.match
 _SECTION_HEAD = re.compile(r"^\s*\[[\w. \"-]+\]\s*$|^\s*[\w-]+:\s*$")
 """The head of a section of a configuration file: `[mail]` or `mail:`."""
 
@@ -391,6 +392,12 @@ def is_setting(line: str) -> bool:
 def is_heading(text: str) -> bool:
     words = len(WORD.findall(text))
     return words < _HEADING_WORDS and not _ENDED.search(text.rstrip()) and not _VALUE.search(text) and ":" not in text
+
+
+def is_listing(text: str) -> bool:
+    """Whether most lines have a name and its meaning."""
+    lines = text.split("\n")
+    return sum(_COLUMN.match(line) is not None for line in lines) > max(1, len(lines) / 2)
 
 
 def is_menu(line: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edge.apps.documents.base import Block, DocumentBlocks, Outline, first_heading
-from edge.apps.documents.kinds import DESCRIBED, HEADING, NOTHING, Part, Parts
+from edge.apps.documents.kinds import DESCRIBED, HEADING, NOTHING, Part, Parts, is_listing
 from edge.apps.documents.opened import OpenedFile
 
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*")
@@ -59,6 +59,8 @@ def _is_prose(text: str) -> bool:
     """Prose has 95 % letters among its visible characters; code, tables and logs have 80 % or less."""
     if "\n" not in text:
         return True
+    if is_listing(text):
+        return False
     visible = "".join(text.split())
     return sum(map(str.isalpha, visible)) >= _PROSE_LETTERS * len(visible)
 

@@ -13,7 +13,7 @@ from making.office_files import saved
 from edge.apps.assistant.units import Unit, units
 from edge.apps.documents.base import Block, Chunk, Outline
 from edge.apps.documents.chunking import chunks_of
-from edge.apps.documents.kinds import packed_parts, parts_of, recognised, unpacked_parts
+from edge.apps.documents.kinds import ITEM, packed_parts, parts_of, recognised, unpacked_parts
 from edge.apps.documents.markdown import markdown_blocks
 
 Cut = Callable[..., list[Chunk]]
@@ -101,6 +101,9 @@ OPTIONS = """\
     --stop-after=MINS   stop after so many minutes
     --a-name-beyond-its-column=X and more
     -v
+
+    1       No mail was
+            there.
 """
 
 
@@ -209,6 +212,7 @@ OPTIONS = """\
                 ("item", "--bwlimit=RATE limit the bandwidth", "-a file ..."),
                 ("item", "--stop-after=MINS stop after so many minutes", "-a file ..."),
                 ("item", "--a-name-beyond-its-column=X and more", "-a file ..."), ("item", "-v", "-a file ..."),
+                ("item", "1 No mail was there.", "-a file ..."),
             ],
         ),
         (
@@ -251,6 +255,21 @@ def test_pieces_of_a_long_block_keep_their_kinds(cut: Cut) -> None:
     assert [unit.kind for unit in found] == ["code", *["docstring"] * 61, "code"]
     fence = "\n".join(f"x{number} = f({number})" for number in range(300))
     assert {unit.kind for unit in read_units(cut, "a.md", f"~~~\n{fence}\n\n\n\n\nlast()\n~~~\n")} == {"code"}
+
+
+def test_a_list_of_options_is_cut_between_its_rows(cut: Cut) -> None:
+    rows = [f"--option-{number}      does what its name says, in a few words" for number in "abcdefghijklmnopqrst"]
+    text = "\n".join(rows)
+    found = [chunk.text for chunk in cut("a.txt", text)]
+    assert len(found) > 1
+    assert "\n".join(found) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["// Ice  floats on it\n// and  melts there", "port = 1    # of mails\nsize = 2    # of it"]
+)
+def test_comments_and_settings_that_are_aligned_are_no_list(text: str) -> None:
+    assert ITEM not in {kind for kind, _ in recognised(text)}
 
 
 def test_a_long_record_or_item_is_no_single_statement(cut: Cut) -> None:
