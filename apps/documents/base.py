@@ -241,10 +241,14 @@ class Outline:
 
     def enter(self, level: int, title: str) -> tuple[str, ...]:
         """Adds a heading. Headings of its level and below end. A level may be skipped (h1, then h3)."""
-        while self._open and self._open[-1][0] >= level:
-            self._open.pop()
+        self.leave(level)
         self._open.append((level, title))
         return self.path
+
+    def leave(self, level: int) -> None:
+        """Ends the headings of a level and below."""
+        while self._open and self._open[-1][0] >= level:
+            self._open.pop()
 
     def clear(self) -> None:
         self._open.clear()

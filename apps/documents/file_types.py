@@ -49,6 +49,7 @@ MAIL = _kind("mail", "mail:extract", "eml emlx mbox mbx")
 CALENDAR = _kind(base.CALENDAR, "agenda:extract_calendar", "ics ical ifb icalendar")
 CONTACTS = _kind("contacts", "agenda:extract_contacts", "vcf vcard")
 OLD = {f".{name}": _kind(name, "old_office:extract", "") for name in ("doc", "xls", "ppt")}
+MANUAL = _kind("manual", "roff:extract", "")
 HISTORY = _kind("history", "history:extract", "")
 RTF = _kind("rtf", "office:extract_rtf", "rtf")
 OUTLOOK = _kind("mail", "mail:extract_outlook", "msg")
@@ -101,6 +102,7 @@ KINDS = (
     TRANSCRIPT,
     CHAT,
     HISTORY,
+    MANUAL,
     *OLD.values(),
     _kind("csv", "tables:extract", "csv tsv tab"),
     _kind("json", "json_files:extract", "json geojson webmanifest"),
@@ -142,6 +144,10 @@ _READ_XML = re.compile(
 """XML that people read: feeds, papers, books, office files; and other XML that is one long line."""
 
 _SHEBANG = re.compile(rb"#![^\n]{0,200}?\b(python|sh|bash|zsh|perl|ruby|node|lua|awk|tclsh)")
+
+
+_MANUAL = re.compile(rb"\s*(?=[.'])(?:[^\n]*\n)*?[.'][ \t]*(?:TH|Dd|SH|Sh|so)\b")
+"""A manual page in roff: it begins with a request or a comment, and names its title, a section or another page."""
 
 
 def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> Kind:
@@ -186,6 +192,8 @@ def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> 
         return CHAT
     if _MARKUP.match(head):
         return HTML
+    if by_name is None and _MANUAL.match(head):
+        return MANUAL
     if by_name is None and _READ_XML.match(head):
         return XML
     if by_name is None and (shebang := _SHEBANG.match(head)):

@@ -70,7 +70,7 @@ class Parts:
         """Adds a list item, or a paragraph of a docstring, as one part; as sentences if it is long."""
         if kind == ITEM and is_menu(self.text[start:end]):
             self.add(NAVIGATION, start, end)
-        elif len(self.text[start:end].split()) > _WHOLE_WORDS:
+        elif len(self.text[start:end].split()) > WHOLE_WORDS:
             for a, b in spans(self.text[start:end]):
                 self.add(kind, start + a, start + b)
         else:
@@ -84,14 +84,16 @@ class Parts:
 
     def record(self, start: int, end: int) -> None:
         """Adds the values of a record as one part."""
-        if len(self.text[start:end].split()) > _WHOLE_WORDS:
+        if len(self.text[start:end].split()) > WHOLE_WORDS:
             self.lines(ROW, start, end)
         else:
             self.add(ROW, start, end)
 
     def fence(self, start: int, end: int) -> None:
         lines = list(line_spans(self.text, start, end))
-        if lines:
+        if sum(_OPTION.match(self.text, *line) is not None for line in lines) > max(1, len(lines) / 2):
+            self.plain(start, end)
+        elif lines:
             self.add(COMMAND if len(lines) == 1 else CODE, lines[0][0], lines[-1][1])
 
     def code(self, start: int, end: int, *, settings: bool = False) -> None:
@@ -168,6 +170,8 @@ class Parts:
             elif (end := self._rows(lines, at)) > at:
                 self.table(first, lines[end - 1][1])
                 at = end
+            elif (end := self._columns(lines, at) or self._option(lines, at)) > at:
+                at = end
             elif marked := _HEADING.match(line):
                 self.add(HEADING + len(marked[1]), first, stop)
                 at += 1
@@ -197,6 +201,43 @@ class Parts:
             at += 1
         barred = at > first and self.text[slice(*lines[first])].lstrip().startswith("|")
         return at if at > first + 1 or barred else first
+
+    def _columns(self, lines: list[tuple[int, int]], first: int) -> int:
+        """Adds lines that have a name and, below each other, what it means, such as a list of options; returns the line
+        after them, 0 if there are none."""
+        rows, column, at = list[int](), 0, first
+        while at < len(lines):
+            line = self.text[slice(*lines[at])].expandtabs()
+            if not (rows and _indent(line, 8) >= column):  # else it continues the meaning
+                found = _COLUMN.match(line)
+                begins = found is not None and found.end() == (column or found.end())
+                begins = begins or (column > 0 and _OPTION.match(line) is not None)  # too long a name for its column
+                if not begins or any(other(line) for other in (*_MARKED, is_code, is_setting)):
+                    break
+                column = column or (found.end() if found is not None else 0)
+                rows.append(at)
+            at += 1
+        if at - first < 2 and not (rows and _OPTION.match(self.text, *lines[first])):
+            return 0
+        for row, end in zip(rows, [*rows[1:], at], strict=True):
+            self.whole(ITEM, lines[row][0], lines[end - 1][1])
+        return at
+
+    def _option(self, lines: list[tuple[int, int]], first: int) -> int:
+        """Adds an option whose description hangs below it; returns the line after them, 0 if there is none."""
+        option, at = self.text[slice(*lines[first])], first + 1
+        if not _OPTION.match(option) or len(option.split()) > _HEADING_WORDS:
+            return 0
+        while at < len(lines) and _indent(self.text[slice(*lines[at])]) > _indent(option):
+            at += 1
+        if at == first + 1:
+            return 0
+        if at < len(lines):  # one of a list
+            self.whole(ITEM, lines[first][0], lines[at - 1][1])
+        else:
+            self.add(HEADING + DESCRIBED, *lines[first])
+            self.sentences(lines[first + 1][0], lines[at - 1][1])
+        return at
 
     def _paragraph(self, lines: list[tuple[int, int]], first: int, width: int) -> int:
         """Adds a list item, or the wrapped lines of a paragraph; returns the line after it."""
@@ -285,9 +326,16 @@ def unpacked_parts(data: bytes | None) -> tuple[Part, ...]:
 _LONGEST_LINE = 400
 """A longer line is no code, menu or heading. Patterns of lines may take time in the square of their length."""
 
-_WHOLE_WORDS = 60  # List items, records and docstring paragraphs of more words than this are no single statement.
+WHOLE_WORDS = 60  # List items, records and docstring paragraphs of more words than this are no single statement.
 _EMPTY_LINE = re.compile(r"(\n[ \t]*\n)")
 _ARGUMENTS = re.compile(r"\s*\w+:")
+_OPTION = re.compile(r"[ \t]*(?:--?|\+)[^\W_][^\n]*")
+"""A line that begins with the name of an option."""
+
+_COLUMN = re.compile(r"[ \t]*\S(?:[^\n]{0,40}?\S)?(?: {2,}|\t+)(?=\S)")
+"""A name, and the gap before its meaning."""
+
+_MARKED = ITEM_MARK.match, COMMENT_MARK.match
 _SECTION_HEAD = re.compile(r"^\s*\[[\w. \"-]+\]\s*$|^\s*[\w-]+:\s*$")
 """The head of a section of a configuration file: `[mail]` or `mail:`."""
 
@@ -346,6 +394,12 @@ def is_heading(text: str) -> bool:
     return words < _HEADING_WORDS and not _ENDED.search(text.rstrip()) and not _VALUE.search(text) and ":" not in text
 
 
+def is_listing(text: str) -> bool:
+    """Whether most lines have a name and its meaning."""
+    lines = text.split("\n")
+    return sum(_COLUMN.match(line) is not None for line in lines) > max(1, len(lines) / 2)
+
+
 def is_menu(line: str) -> bool:
     """Whether a text holds only links, short names between bars, or the alphabet."""
     if len(line) > _LONGEST_LINE:
@@ -376,8 +430,8 @@ def plain(text: str) -> str:
     return unmarked(_MARKS.sub("", text))
 
 
-def _indent(line: str) -> int:
-    return len(line[: len(line) - len(line.lstrip())].expandtabs(4))
+def _indent(line: str, tab: int = 4) -> int:
+    return len(line[: len(line) - len(line.lstrip())].expandtabs(tab))
 
 
 def line_spans(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -12,6 +12,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from email.errors import HeaderParseError
 from email.header import decode_header
@@ -28,6 +29,7 @@ from edge.apps.documents.agenda import events
 from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Mail, Outline, Reason, Skipped
 from edge.apps.documents.decoding import declared_encoding, decode, normalised
 from edge.apps.documents.html import html_blocks
+from edge.apps.documents.kinds import HEADING, NAVIGATION, SETTING, Parts
 from edge.apps.documents.members import read_inside
 from edge.apps.documents.opened import HEAD_BYTES, Attempt, OpenedFile, too_much_text
 from edge.apps.documents.pictures import MISSING
@@ -49,6 +51,12 @@ _QUOTED = re.compile(r"^\s{0,3}>")
 _MARKS = re.compile(r"^[\s>]+")
 _INTRODUCTION = re.compile(
     r"(?:.{4,200} (?:wrote|writes|schrieb.{0,80}|a écrit|escribió))\s*:", re.IGNORECASE | re.DOTALL
+)
+_LIST = re.compile(r"\bmailing list|listinfo|subscri(?:be|ption)|\bsponsored by", re.IGNORECASE)
+"""What a list of mails writes below each, which says nothing about the subject."""
+
+_FOOT = re.compile(
+    rf"\n(?:-- \n|[-_=*]{{20,}}[ \t]*\n(?=(?:.*\n){{1,12}}\Z)(?=(?:.*\n)*?.*(?:{_LIST.pattern})))", re.IGNORECASE
 )
 _ENVELOPE = re.compile(rb"From \S+ .*\d\d?:\d\d")
 _WORD = re.compile(r"\w+")
@@ -189,7 +197,11 @@ class _MailReader:
         path = (*above, subject, sent) if sent else (*above, subject)
         shown = [f"{name}: {value}" for name, value in headers.items() if value]
         if shown:
-            self._add("\n".join(shown), "fields", path)
+            fields = Parts("\n".join(shown))
+            end = len(fields.text) - (len(shown[-1]) if headers["Subject"] else 0)
+            fields.lines(SETTING, 0, end)
+            fields.add(HEADING + len(path), end + len("Subject: "), len(fields.text))  # of what follows
+            self._add(fields.text, "fields", path, tuple(fields.found))
         for number, part in enumerate(self._parts(message)):
             if number >= _MOST_PARTS:
                 self.warn(f"a message of more than {_MOST_PARTS} parts, of which the first are read")
@@ -266,7 +278,7 @@ class _MailReader:
             own.clear()
             quoted.clear()
 
-        text, _, signature = f"{text}\n".partition("\n-- \n")
+        text, signature = [*_FOOT.split(f"{text}\n", maxsplit=1), ""][:2]
         for line in text.split("\n"):
             if _QUOTED.match(line):
                 quoted.append(_MARKS.sub("", line))
@@ -277,7 +289,9 @@ class _MailReader:
         flush()
         if (signed := hash(signature.strip())) not in self._seen:
             self._seen.add(signed)
-            self._blocks(text_blocks(normalised(signature)), (*path, "signature"))
+            for block in text_blocks(normalised(_FOOT.sub("\n\n", signature))):
+                parts = ((NAVIGATION, len(block.text)),) if _LIST.search(block.text) else block.parts
+                self._blocks([replace(block, parts=parts)], (*path, "signature"))
         self._seen.update(hash(line) for line in map(_plain, text.split("\n")) if len(line) >= _LEAST_QUOTED)
 
     def _unseen(self, quoted: list[str]) -> list[Block]:

@@ -23,6 +23,12 @@ _FRONT_TITLE = re.compile(r"^title[ \t]*[:=][ \t]*[\"']?([^\n\"']{1,200})", re.M
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
 _LONGEST_HEADING = 300
 
+_TAGS = re.compile(
+    r"<!--(?:(?!-->)[\s\S]){0,5000}-->|^[ \t]*(?:</?[a-zA-Z][^<>]*>[ \t]*){1,9}|(?:</?[a-zA-Z][^<>]*>[ \t]*){1,9}$",
+    re.MULTILINE,
+)
+"""Comments, and tags at either end of a line. The bounds keep the time linear."""
+
 _MARKERS = re.compile(r"[ \t]*(?:(?:[-+*>]|\d{1,9}[.)])[ \t]*)*")
 _MARKER = re.compile(r"[-+*>.)]")  # Markers of lists and quotations at the beginning of a line. Several markers nest.
 _MOST = 10_000  # The most tokens of a part. A token takes up to 1.5 kB.
@@ -114,7 +120,7 @@ def _parts(text: str, tokens: list[Token], index: int, first: int) -> tuple[Part
             elif token.type == "code_block":
                 parts.fence(begins, ends)
             elif token.type == "html_block":
-                parts.plain(begins, ends)
+                _html(parts, begins, ends)
             elif token.type == "tr_open":
                 parts.add(COLUMNS if in_head else ROW, begins, ends)
             elif token.type == "inline" and not in_table:  # a row is one part
@@ -129,6 +135,18 @@ def _parts(text: str, tokens: list[Token], index: int, first: int) -> tuple[Part
     if block.type == "table_open":  # rows beyond the tokens
         parts.lines(ROW, max(end, 0), len(text))
     return tuple(parts.found)
+
+
+def _html(parts: Parts, start: int, end: int) -> None:
+    """Adds what is shown of HTML: without comments, and without the tags that begin and end lines."""
+    in_code = False
+    for tags in [*_TAGS.finditer(parts.text, start, end), None]:
+        stop = end if tags is None else tags.start()
+        if start < stop:
+            (parts.fence if in_code else parts.plain)(start, stop)
+        if tags is not None:
+            start = tags.end()
+            in_code = (in_code or "<pre" in tags[0].lower()) and "</pre" not in tags[0].lower()
 
 
 def _reach(lines: list[str], start: int, most: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edge.apps.documents.base import Block, DocumentBlocks, Outline, first_heading
-from edge.apps.documents.kinds import DESCRIBED, HEADING, NOTHING, Part, Parts
+from edge.apps.documents.kinds import DESCRIBED, HEADING, NOTHING, Part, Parts, is_listing
 from edge.apps.documents.opened import OpenedFile
 
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*")
@@ -59,6 +59,8 @@ def _is_prose(text: str) -> bool:
     """Prose has 95 % letters among its visible characters; code, tables and logs have 80 % or less."""
     if "\n" not in text:
         return True
+    if is_listing(text):
+        return False
     visible = "".join(text.split())
     return sum(map(str.isalpha, visible)) >= _PROSE_LETTERS * len(visible)
 
@@ -131,14 +133,22 @@ def extract_rst(file: OpenedFile) -> DocumentBlocks:
 
 
 def _with_literals(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Marks blocks as code if they are indented under `::` or a code directive, and directives as lines."""
+    """Marks blocks as code if they are indented under `::` or a code directive, and directives as lines. Comments are
+    left out."""
     margin: int | None = None
+    unseen = False
     for block in blocks:
         indent = len(block.text) - len(block.text.lstrip())
         if margin is not None and (block.kind == "heading" or indent <= margin):
-            margin = None
+            margin, unseen = None, False
         if block.kind == "heading":
             yield block
+            continue
+        if unseen:
+            continue
+        if margin is None and _COMMENT.match(block.text):
+            unseen = "\n" in block.text or block.text.strip() != ".."  # an empty one ends at once
+            margin = indent if unseen else margin
             continue
         marked = block.text.lstrip().startswith((".. ", ":", "+--", "=="))
         kind = "code" if margin is not None else "lines" if marked else block.kind
@@ -148,6 +158,9 @@ def _with_literals(blocks: Sequence[Block]) -> Iterator[Block]:
             margin = indent
 
 
+_COMMENT = re.compile(
+    r"[ \t]*\.\.(?:[ \t]+(?!_[^\n]*:|\[[^\]\n]+\][ \t]|\|[^|\n]+\||[\w.:+-]+ ?::)[^\n]*|[ \t]*)(?:\n[ \t][^\n]*)*\Z"
+)
 _DIRECTIVE = re.compile(
     r"^[ \t]*\.\. (?:_[^\n]*:|(?P<domain>[\w.+-]+:)?(?P<name>[\w.+-]+)::)[ \t]*(?P<argument>[^\n]*)\n?"
     r"(?P<options>(?:[ \t]+:[\w -]+:[^\n]*(?:\n|$))*)",

@@ -13,7 +13,7 @@ from making.office_files import saved
 from edge.apps.assistant.units import Unit, units
 from edge.apps.documents.base import Block, Chunk, Outline
 from edge.apps.documents.chunking import chunks_of
-from edge.apps.documents.kinds import packed_parts, parts_of, recognised, unpacked_parts
+from edge.apps.documents.kinds import ITEM, packed_parts, parts_of, recognised, unpacked_parts
 from edge.apps.documents.markdown import markdown_blocks
 
 Cut = Callable[..., list[Chunk]]
@@ -86,6 +86,25 @@ HTML = (
 )
 
 PLAIN = "Rent\n====\n\nIt is 870 euros a month and\ndue at once. Pay it.\n- by bank\n\ndentist: Tuesday 14:00\n"
+
+
+OPTIONS = """\
+    -k | --keep
+        Keep the files. They
+        stay.
+
+    -a file ...
+        Add it.
+
+    --bwlimit=RATE      limit the
+                        bandwidth
+    --stop-after=MINS   stop after so many minutes
+    --a-name-beyond-its-column=X and more
+    -v
+
+    1       No mail was
+            there.
+"""
 
 
 @pytest.mark.parametrize(
@@ -164,7 +183,51 @@ PLAIN = "Rent\n====\n\nIt is 870 euros a month and\ndue at once. Pay it.\n- by b
             "a.eml", "From: Ann <a@a.org>\nTo: b@b.org\nDate: x\nSubject: River\n\nIt floods.\n\n> He said so.\n",
             [
                 ("setting", "From: Ann <a@a.org>", ""), ("setting", "To: b@b.org", ""), ("setting", "Date: x", ""),
-                ("setting", "Subject: River", ""), ("sentence", "It floods.", ""), ("sentence", "He said so.", ""),
+                ("heading", "River", ""), ("sentence", "It floods.", "River"), ("sentence", "He said so.", "River"),
+            ],
+        ),
+        (
+            "b.eml", f"From: Ann <a@a.org>\nDate: x\nSubject: Ice\n\nIt melts.\n\n-- \nCall 0555.\n"
+            f"{47 * '_'}\nIce mailing list\nhttp://a.org/ice\n",
+            [
+                ("setting", "From: Ann <a@a.org>", ""), ("setting", "Date: x", ""), ("heading", "Ice", ""),
+                ("sentence", "It melts.", "Ice"),
+                ("sentence", "Call 0555.", "Ice"), ("navigation", "Ice mailing list http://a.org/ice", "Ice"),
+            ],
+        ),
+        (
+            "c.eml", f"From: Ann <a@a.org>\nDate: x\nSubject: Ice\n\nIt melts.\n{30 * '-'}\n"
+            "This mail is sponsored by us.\n",
+            [
+                ("setting", "From: Ann <a@a.org>", ""), ("setting", "Date: x", ""), ("heading", "Ice", ""),
+                ("sentence", "It melts.", "Ice"), ("navigation", "This mail is sponsored by us.", "Ice"),
+            ],
+        ),
+        (
+            "d.txt", OPTIONS,
+            [
+                ("heading", "-k | --keep", ""), ("sentence", "Keep the files.", "-k | --keep"),
+                ("sentence", "They stay.", "-k | --keep"),
+                ("heading", "-a file ...", ""), ("sentence", "Add it.", "-a file ..."),
+                ("item", "--bwlimit=RATE limit the bandwidth", "-a file ..."),
+                ("item", "--stop-after=MINS stop after so many minutes", "-a file ..."),
+                ("item", "--a-name-beyond-its-column=X and more", "-a file ..."), ("item", "-v", "-a file ..."),
+                ("item", "1 No mail was there.", "-a file ..."),
+            ],
+        ),
+        (
+            "e.md", "# Hash\n\n<pre><code class='cmd'>hash\n  --fast</code></pre>\n\n<aside>\nSafe.\n</aside>\n\n"
+            "<!-- hidden\ntext -->\n",
+            [
+                ("heading", "Hash", ""), ("code", "hash\n  --fast", "Hash"), ("sentence", "Safe.", "Hash"),
+            ],
+        ),
+        (
+            "c.rst", "..\n  Levels:\n\n  # for parts\n\nIce floats.\n\n.. TODO: more\n   of it\n\n.. note:: Cold.\n\n"
+            "..\n\n   Quoted.\n\nText::\n\n   .. shown\n",
+            [
+                ("sentence", "Ice floats.", ""), ("sentence", "Cold.", ""), ("sentence", "Quoted.", ""),
+                ("sentence", "Text::", ""), ("code", ".. shown", ""),
             ],
         ),
     ],
@@ -192,6 +255,21 @@ def test_pieces_of_a_long_block_keep_their_kinds(cut: Cut) -> None:
     assert [unit.kind for unit in found] == ["code", *["docstring"] * 61, "code"]
     fence = "\n".join(f"x{number} = f({number})" for number in range(300))
     assert {unit.kind for unit in read_units(cut, "a.md", f"~~~\n{fence}\n\n\n\n\nlast()\n~~~\n")} == {"code"}
+
+
+def test_a_list_of_options_is_cut_between_its_rows(cut: Cut) -> None:
+    rows = [f"--option-{number}      does what its name says, in a few words" for number in "abcdefghijklmnopqrst"]
+    text = "\n".join(rows)
+    found = [chunk.text for chunk in cut("a.txt", text)]
+    assert len(found) > 1
+    assert "\n".join(found) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["// Ice  floats on it\n// and  melts there", "port = 1    # of mails\nsize = 2    # of it"]
+)
+def test_comments_and_settings_that_are_aligned_are_no_list(text: str) -> None:
+    assert ITEM not in {kind for kind, _ in recognised(text)}
 
 
 def test_a_long_record_or_item_is_no_single_statement(cut: Cut) -> None:
@@ -223,7 +301,9 @@ def test_a_chunk_has_the_parts_of_its_blocks(text: str) -> None:
 SCRAPS = ["", "| a | b |", "| --- | --- |", "| ask; do not tell. | no |", "Some words. More.", "```", "# One", "---"]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["", "  ", "    ", "- ", "1. ", "> "]), st.sampled_from(SCRAPS)), max_size=24))
+@given(
+    st.lists(st.tuples(st.sampled_from(["", "  ", "    ", "- ", "1. ", "> "]), st.sampled_from(SCRAPS)), max_size=24)
+)
 @example([("- ", ""), ("  ", "| a | b |"), ("  ", "| --- | --- |"), ("  ", "| ask; do not tell. | no |")])
 def test_the_parts_of_markdown_follow_one_another(lines: list[tuple[str, str]]) -> None:
     for block in markdown_blocks([mark + scrap for mark, scrap in lines], Outline()):
