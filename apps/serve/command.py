@@ -55,8 +55,8 @@ _OPTIONS = several(
                  help="exact: a text does not depend on those that are written beside it. shared: they share steps and "
                  "documents' states, which is faster. auto (the default): shared if the memory allows."),
     click.option("--states", type=click.Choice(["auto", "exact", "anywhere"]),
-                 help="exact: a document's states are used again behind the same documents. anywhere: behind any, which "
-                 "changes some texts. auto (the default): anywhere if answers are shared."),
+                 help="exact: a document's states are used again behind the same documents. anywhere: behind any, "
+                 "which changes some texts. auto (the default): anywhere if answers are shared."),
     click.option("--search-within", type=FiniteRange(0), metavar="SECONDS",
                  help="Hold as many lists of vectors in memory as 90 % of the searches need to end within this time."),
     click.option("--plan", type=click.Path(dir_okay=False, path_type=Path),
