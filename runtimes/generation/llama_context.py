@@ -155,6 +155,12 @@ class LlamaContext:
         batches = min(common, tokens - 1) // self.batch * self.batch
         return max(batches, min(common, tokens - TILE) // TILE * TILE if self.batch % TILE == 0 else 0)
 
+    def rotate(self) -> None:
+        """Has moved keys rotated, by a batch of one token that is removed again."""
+        self.append([0])
+        self.truncate(self.length - 1)
+        self.moved = False
+
     def step(self, texts: Sequence[tuple[LlamaContext, Sequence[int]]]) -> None:
         """Appends tokens to each of several sequences of this context, and computes the logits behind each at once."""
         self._wanted[:] = 0

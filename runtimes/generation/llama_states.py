@@ -107,6 +107,10 @@ class LlamaStates:
 
     def move(self, state: State, start: int, end: int, skip: int) -> None:
         """Appends states that `extract` returned, but the first `skip`, with keys rotated to new positions."""
+        room = self.context.room
+        if room is not None and room.takes(self.context, end - start - skip + 1):
+            room.move(self.context, state, start, end, skip)
+            return
         self._read_aside(state, start, end)
         memory, first, behind = self.context.memory, start + skip, self.length - start - skip
         self._api.llama_memory_seq_rm(memory, self.context.aside, -1, first)

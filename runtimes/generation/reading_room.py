@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edge.kv_cache.backend import KVBackend
+from edge.kv_cache.backend import KVBackend, State
 from edge.runtimes.generation.llama_context import Cancelled, LlamaContext
 
 COPY_TOKENS = 64
@@ -35,11 +35,7 @@ class ReadingRoom:
         self, sequence: LlamaContext, tokens: Sequence[int], done: int, cancelled: Cancelled | None, logits: bool
     ) -> int:
         """As `LlamaContext.append`, which calls it."""
-        assert sequence.backend is not None
-        if self._reads is not sequence:
-            self._states.truncate(0)
-            self._reads = sequence
-        _copy(sequence.backend, self._states)
+        states = self._follow(sequence)
 
         def stops() -> bool:
             stopped = cancelled is not None and cancelled()
@@ -48,9 +44,26 @@ class ReadingRoom:
 
         self._context.slice = sequence.slice
         held = self._context.append(tokens, done=done, cancelled=stops, logits=logits)
-        _copy(self._states, sequence.backend)
+        _copy(self._states, states)
         sequence.logits_of = self._context
         return held
+
+    def move(self, sequence: LlamaContext, state: State, start: int, end: int, skip: int) -> None:
+        """As `LlamaStates.move`, which calls it if the tokens and one more are taken (`takes`). The keys are rotated
+        here, because a sequence with keys that are not would be read in the other context."""
+        states = self._follow(sequence)
+        self._states.move(state, start, end, skip)
+        self._context.rotate()
+        _copy(self._states, states)
+
+    def _follow(self, sequence: LlamaContext) -> KVBackend:
+        """Copies the states of a sequence that are not here; returns its states."""
+        assert sequence.backend is not None
+        if self._reads is not sequence:
+            self._states.truncate(0)
+            self._reads = sequence
+        _copy(sequence.backend, self._states)
+        return sequence.backend
 
     def cut(self, sequence: LlamaContext, length: int) -> None:
         """Hears that a sequence was cut."""
