@@ -16,7 +16,7 @@ from naive.searching import Rig
 from naive.waiting import until
 
 from edge.budget import MemoryBudget
-from edge.devices.cuda import device as search
+from edge.devices.cuda import device
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.testing import check_device, check_search
@@ -31,8 +31,8 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("codec", ["flat", "sq8", "pq"])
-def test_lists_are_cut_into_blocks_of_a_few_rows(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_BLOCK_ROWS", 7)
+def test_lists_are_searched_in_parts_where_memory_is_short(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_WORKING_NBYTES", 1)
     check_search(partial(CudaDevice, on="cpu"), codec)
 
 
@@ -41,6 +41,7 @@ def test_the_contract_holds_on_late_streams(eager: frozenset[str]) -> None:
     check_device(lambda budget: CudaDevice(budget, on="cpu", streams=SimulatedStreams(torch, eager).open))
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # memory that was never written is any numbers
 @pytest.mark.parametrize("dropped", [("inward", "compute"), ("compute", "inward")])
 def test_a_forgotten_wait_is_a_wrong_result(dropped: tuple[str, str]) -> None:
     """A buffer that is searched, filled anew and searched again, without waiting for anything in between."""
