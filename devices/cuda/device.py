@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,8 @@ from edge.ivf.device import Candidates, Event, SearchRequest
 from edge.link import Lane
 from edge.trace import Trace
 
-_STAGING_NBYTES = 1 << 20
-"""Bytes of each of the two buffers that lists go through. A list of 256 rows has about 100 kB."""
+_JOINED_NBYTES = 8 << 20
+"""Bytes of lists that cross the link together, at most. A list of 256 rows has about 100 kB."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +52,10 @@ class CudaDevice(MeasuredScan):
         self.memory = self.card.memory
         self.hardware = f"{self.card.name}, with {'our kernels in Triton' if self.card.has_triton else 'torch alone'}"
         self._stand_in = None
+        self.most = min(_JOINED_NBYTES, memory.limit // 64, self.memory.limit // 16)
         self._staging: UploadBuffers | None = None
-        self._lock = threading.Lock()
+        self._landing: tuple[Any, Lease] | None = None
+        self._lock = threading.RLock()
         self._closed = False
         try:
             if not self.card.on_gpu and self.card.users <= 1:  # that device's memory is the host's
@@ -66,17 +69,38 @@ class CudaDevice(MeasuredScan):
         self._search = DeviceSearch(self.card, memory, self.compiling)
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
+        """The first one takes the memory of searches and transfers, before lists take all there is."""
         self._search.prepare()
+        with self._lock:
+            if self._landing is None:
+                lease = self.memory.reserve("list staging", self.most)
+                self._landing = self.card.allocate(self.most), lease
         return DeviceBuffer(self.card.allocate(nbytes))
 
     def write(self, buffer: DeviceBuffer, data: Bytes) -> None:
         """Fills a buffer through page-locked memory, and waits, so that the link learns its speed."""
         with self._lock:
-            if self._staging is None:
-                self._staging = UploadBuffers(self.card, self.host, _STAGING_NBYTES)
             # Kernels that were queued before may still read what the buffer held.
-            buffer.filled = self._staging.upload(data, buffer.tensor, self.card.compute.record())
+            buffer.filled = self._staged().upload(data, buffer.tensor, self.card.compute.record())
         buffer.filled.wait()
+
+    def write_joined(self, nbytes: int, fill: Callable[[Bytes], Sequence[tuple[DeviceBuffer, Bytes]]]) -> None:
+        """One copy over the link, and one on the device into all buffers."""
+        card, staging = self.card, self._staged()
+        with self._lock, staging.lock:
+            assert self._landing is not None
+            number, pinned = staging.next()
+            filled, landing, start = fill(pinned.array[:nbytes]), self._landing[0], pinned.array.ctypes.data
+            staging.send(number, nbytes, landing)
+            places = [codes.ctypes.data - start for _, codes in filled]
+            given = [landing[at : at + codes.nbytes] for at, (_, codes) in zip(places, filled, strict=True)]
+            into = [buffer.tensor[: codes.nbytes] for buffer, codes in filled]
+            card.inward.wait(card.compute.record())
+            card.inward.run(lambda: card.torch._foreach_copy_(into, given))
+            arrived = card.inward.record()
+        for buffer, _ in filled:
+            buffer.filled = arrived
+        arrived.wait()
 
     def pinned(self, nbytes: int) -> Pinned:
         return Pinned(self.card, nbytes)
@@ -92,6 +116,12 @@ class CudaDevice(MeasuredScan):
     def search(self, request: SearchRequest) -> Candidates:
         return self._search.search(request)
 
+    def _staged(self) -> UploadBuffers:
+        with self._lock:
+            if self._staging is None:
+                self._staging = UploadBuffers(self.card, self.host, self.most)
+            return self._staging
+
     def close(self) -> None:
         if self._closed:
             return
@@ -100,6 +130,9 @@ class CudaDevice(MeasuredScan):
         self._search.close()
         if self._staging is not None:
             self._staging.close()
+        if self._landing is not None:
+            self._landing[1].release()
+            self._landing = None
         close_card(self.card)
         self.compiling.close()
         self._driver.release()
@@ -125,7 +158,6 @@ class DeviceSearch:
         self._lease: Lease | None = None
 
     def prepare(self) -> None:
-        """Takes the memory that a search works with, before lists take all there is."""
         if self._lease is None:
             memory = self._card.memory
             self._lease = memory.reserve("search", min(_WORKING_NBYTES, memory.limit // _WORKING_SHARE))

@@ -145,7 +145,8 @@ class IntervalSearch:
         at = 0
         for scan in lists:
             rows = np.arange(scan.count) if scan.rows is None else scan.rows
-            live[np.ix_([numbers[query] for query in scan.queries if query in numbers], at + rows)] = True
+            asking = np.array([numbers[query] for query in scan.queries if query in numbers])
+            live[asking[:, None], at + rows] = True
             at += scan.count
 
         def run(values: Any, heads: Any, counted: Any) -> Any:

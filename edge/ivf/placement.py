@@ -252,7 +252,7 @@ class Placement:
         tier = self._tier
 
         def start(buffer: object) -> Ticket:
-            read = tier.read
-            return tier.device.link.submit(str(part.codes), lambda: read(part, buffer), part.nbytes, priority=_PRIORITY)
+            work = tier.filling(part, buffer, "placed")
+            return tier.device.link.submit(str(part.codes), work, part.nbytes, priority=_PRIORITY)
 
         return start

@@ -25,7 +25,7 @@ from edge.blocks import distinct
 from edge.cache.cached_block import DecayedHotness, Fetch, Policy, charge_of
 from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
-from edge.ivf.device import SearchPlace
+from edge.ivf.device import Joins, SearchPlace
 from edge.ivf.plan import (
     PLANNING_NBYTES,
     SearchCost,
@@ -410,6 +410,7 @@ class IndexSearcher:
             misses=self.misses,
             spared=spared,
             displacement=self._shadows[tier].displacement(lost),
+            joined=tier.device.most if isinstance(tier.device, Joins) else 0,
         )
 
     def picture(self) -> dict[str, Any]:
@@ -477,5 +478,9 @@ def _order(snapshot: Snapshot, query: Vectors, rescored: int, tier: DeviceTier) 
         for part in snapshot.lists[number]:
             table = part.vectors if place < rescored else None
             beside = None if table is None else (table.offset, table.rows * table.row_nbytes)
-            group.append(Predicted(part.key, part.source, part.codes, part.nbytes, beside, partial(tier.read, part)))
+            group.append(
+                Predicted(
+                    part.key, part.source, part.codes, part.nbytes, beside, partial(tier.filling, part, kind="ahead")
+                )
+            )
         yield group
