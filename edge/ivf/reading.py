@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import BlockFile
-from edge.budget import Lease
+from edge.budget import Lease, MemoryBudget
 from edge.cache.cached_block import Fetch, Policy, page_buffer
 from edge.cache.residency import Handle, Residency
 from edge.errors import BudgetExceeded, DeviceLost, EdgeError, PartLost
@@ -84,6 +84,10 @@ class DeviceTier:
             rate=device.link.rate, trace=trace,
         )  # fmt: skip
 
+    @property
+    def host_memory(self) -> MemoryBudget:
+        return (self._behind or self).device.memory
+
     def fetch(self, part: ListPart) -> Fetch:
         link = self.device.link
         return lambda buffer: link.submit(str(part.codes), self.filling(part, buffer), part.nbytes)
@@ -97,11 +101,10 @@ class DeviceTier:
         """
         if not isinstance(buffer, Remote):
             return lambda: self._read(part, buffer)
-        assert self._behind is not None
         buffer.part = part
         if buffer.ids is None:
             kept = part.rows * (ID_NBYTES + CHECKSUM_NBYTES)
-            buffer.ids = self._behind.device.memory.reserve("ids of lists", kept)
+            buffer.ids = self.host_memory.reserve("ids of lists", kept)
         waiting = self._waiting[kind]
         waiting.append(weakref.ref(buffer))
         return lambda: self._send(buffer, waiting)
@@ -132,7 +135,6 @@ class DeviceTier:
             waiting.popleft()
         if buffer.kept is not None:  # it came with another one
             return 0
-        assert self._behind is not None
         kept: list[tuple[Remote, Unpacked]] = []
 
         def fill(block: Bytes) -> list[tuple[Any, Bytes]]:
@@ -154,7 +156,7 @@ class DeviceTier:
         if most and isinstance(device, Joins):
             device.write_joined(nbytes, fill)
         else:
-            with self._behind.device.memory.reserve("list staging", nbytes):
+            with self.host_memory.reserve("list staging", nbytes):
                 device.write(*fill(page_buffer(nbytes))[0])
         for into, unpacked in kept:
             into.kept = unpacked

@@ -90,7 +90,8 @@ class IndexSearcher:
         within: float = 0.0,
         trace: Trace | None = None,
     ) -> None:
-        """`capacity`: bytes of lists on the host at most; `within`: a search's deadline in seconds, 0 for none."""
+        """`capacity`: bytes of lists on the host at most; `within`: a search's deadline in seconds, 0 for none. For it
+        lists are held on `place`, if there is one."""
         self.trace = trace or Trace()
         self.host = DeviceTier(device, policy=policy(), capacity=capacity, trace=self.trace)
         self.place: DeviceTier | None = None
@@ -108,7 +109,7 @@ class IndexSearcher:
         if within:
             from edge.ivf.placement import Placement
 
-            self.placement = Placement(self.host, within, self._batch_seconds, _GROUP, self.trace)
+            self.placement = Placement(self.place or self.host, within, self._batch_seconds, _GROUP, self.trace)
 
     @cached_property
     def misses(self) -> MissCurve:
@@ -449,10 +450,10 @@ class IndexSearcher:
         return tier.device.link.rate.throughput(part.nbytes if part else 1)
 
     def _learn_pace(self, snapshot: Snapshot, results: Results, scanned: int, seconds: float) -> None:
-        self._pace.learn(results.bytes_read, scanned, seconds, self._throughput(self.host, snapshot))
+        self._pace.learn(results.bytes_read, scanned, seconds, self._throughput(self.fast or self.host, snapshot))
 
     def _batch_seconds(self, snapshot: Snapshot) -> Callable[[int, int], float]:
-        return partial(self._pace.expected, bandwidth=self._throughput(self.host, snapshot))
+        return partial(self._pace.expected, bandwidth=self._throughput(self.fast or self.host, snapshot))
 
     def _learn(self, slow_seconds: float) -> None:
         """Learns the seconds that the host takes for the parts that no faster device holds."""
