@@ -277,7 +277,17 @@ def configure(*, no_server: bool = False, **flags: Any) -> Config:
     return Config.load(flags=flags)
 
 
-def print_stats(stats: dict[str, Any]) -> None:
+def workplaces(server: str, config: Config) -> list[str]:
+    """The lines of figures that say which server and device worked."""
+    lines = [f"server   {server}"]
+    if config.automatic:
+        from edge.automatic import AutomaticDevice
+
+        lines.append(f"device   {AutomaticDevice.stored()}")
+    return lines
+
+
+def print_stats(stats: dict[str, Any], config: Config) -> None:
     """Prints the figures of a pass to stderr, a line each, and whether a server made it."""
     from edge.runtimes.passes import RunStats
 
@@ -294,6 +304,6 @@ def print_stats(stats: dict[str, Any]) -> None:
         f"{run.stall_s * 1e3:.0f} ms waited, {run.hidden_s * 1e3:.0f} ms hidden",
         f"chunks   {run.chunk_tokens} tokens; hidden states {states}",
         f"rows     {run.row_hits / lookups:.0%} of {lookups:,} embedding rows were cached",
-        f"server   {stats['server']}",
+        *workplaces(stats["server"], config),
     ):
         click.echo(line, err=True)

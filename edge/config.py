@@ -33,6 +33,9 @@ _CHOICES = {
 }  # fmt: skip
 """The values of settings that have few."""
 
+AUTO = "auto"
+"""The device that is chosen by measurement (`edge.automatic`)."""
+
 _THREADS_PER_CORE, _THREADS = 4, 16
 """Largest number of threads: the larger of 4 per core and 16."""
 
@@ -112,7 +115,8 @@ class Config:
         runtime: the library that executes layers: `native`, `onnx`, `mlx` or an installed plug-in; `auto`
             takes `native` if it runs the model, else `onnx`.
         device: a further device, with its options, such as `cuda`, `limited:cap=64MB` or `remote:cap=200MB`. It holds
-            and searches lists of vectors, and runs layers if it can. Empty for the host alone.
+            and searches lists of vectors, and runs layers if it can. Empty for the host alone; `auto` for a card that
+            `edge doctor` has measured to be faster.
         device_memory: limit of the device's own memory, such as `2GB`; empty for its default.
         mode: `ranked` (the best K in full depth's order) or `top-k` (the best K as a set; winners stop early, too).
         threshold: dispersion at which pruning starts: `auto` (calibrated), `inf` (never), or a number.
@@ -210,17 +214,28 @@ class Config:
         return cls(**values, sources=sources)
 
     @property
+    def automatic(self) -> bool:
+        return self.device.partition(":")[0] == AUTO
+
+    @property
     def opened_device(self) -> str:
         """The device with all its options, as it is opened; empty for the host alone.
 
         Raises:
             ConfigError: there is a limit of device memory, and no device.
         """
+        device = self.device
+        if self.automatic:
+            from edge.automatic import AutomaticDevice
+
+            if not (name := AutomaticDevice.stored().name):
+                return ""
+            device = name + device.removeprefix(AUTO)
         if not self.device_memory:
-            return self.device
-        if not self.device:
+            return device
+        if not device:
             raise ConfigError("a limit of device memory needs a device: --device NAME")
-        return f"{self.device}{',' if ':' in self.device else ':'}cap={self.device_memory}"
+        return f"{device}{',' if ':' in device else ':'}cap={self.device_memory}"
 
     @property
     def scratch_path(self) -> Path:

@@ -30,6 +30,7 @@ from edge.apps.options import (
     report_options,
     server_option,
     words_argument,
+    workplaces,
 )
 from edge.apps.serve.connection import own_options
 from edge.apps.store.failures import Health
@@ -143,7 +144,7 @@ def ask(question: str, report: Report, options: Ask, **chosen: Any) -> int:
     for line in done.result["notices"]:
         notice(line)
     if report.stats:
-        click.echo("\n".join([*done.result["figures"], f"server   {done.server}"]), err=True)
+        click.echo("\n".join([*done.result["figures"], *workplaces(done.server, home.config)]), err=True)
     home.write_trace()
     return INTERRUPTED if stats["interrupted"] else 0 if stats["found"] else 1
 

@@ -8,7 +8,9 @@ import os
 import platform
 import shutil
 import textwrap
+import time
 from contextlib import closing
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,9 @@ from edge.apps.commands.smallest import smallest_limits
 from edge.apps.documents.base import WORKER_NBYTES
 from edge.apps.documents.process import WorkerProcess
 from edge.apps.options import json_option
+from edge.automatic import CARD, AutomaticDevice
 from edge.budget import MemoryBudget
-from edge.config import Config, format_size
+from edge.config import Config, format_duration, format_size
 from edge.errors import EdgeError
 from edge.ivf.device import GROUP, Place, Profile, capabilities, open_device
 from edge.models.packed import Kind
@@ -40,6 +43,8 @@ _LIBRARIES = {
 """Libraries, and the extra that installs each. Libraries without an extra belong to the base installation."""
 
 _DEVICE_NBYTES = 512 << 20
+
+_TEXTS, _TEXT = 64, "In spring the river rises, and floods the meadows beside the old mill. " * 6
 
 _SAMPLE_NBYTES = 4 << 20  # Bytes that are written to measure the speed of a link.
 
@@ -73,7 +78,8 @@ def doctor(as_json: bool) -> int:
         "libraries": libraries,
         "runtimes": runtimes,
         "native_runtime": native_state(),
-        "devices": _devices(),
+        "devices": (devices := _devices()),
+        "automatic_device": str(_automatic(config, devices)),
         "models": models,
         "sandbox": _sandbox(),
         "smallest_limits": smallest_limits(),
@@ -81,7 +87,7 @@ def doctor(as_json: bool) -> int:
     problems = [f"{name} is not installed" for name, extra in _LIBRARIES.items() if not extra and not libraries[name]]
     if config.runtime not in (*runtimes, "auto"):
         problems.append(f"the runtime {config.runtime!r} cannot be used here; usable: {', '.join(runtimes)}")
-    device = parse_device(config.device)[0]
+    device = "" if config.automatic else parse_device(config.device)[0]
     if device and "error" in (state := report["devices"].get(device, {"error": "it is not installed"})):
         problems.append(f"the device {device!r} cannot be used here: {state['error']}")
     # Ranking needs no embedder, and the default embedder is fetched when it is first needed.
@@ -122,6 +128,7 @@ def _print(report: dict[str, Any]) -> None:
         _row(name, bool(found), found or f"pip install {package}")
     for name, found in report["devices"].items():
         _row(f"device {name}", "error" not in found, found.get("error") or _described(found))
+    _row("device", None, report["automatic_device"])
     for verb, limit in report["smallest_limits"].items():
         said = limit if isinstance(limit, str) else format_size(limit, up=True)
         click.echo(f"smallest --memory of {verb:7} {said}")
@@ -151,6 +158,35 @@ def _devices() -> dict[str, dict[str, Any]]:
             console.report(error, f"edge doctor, {name}")
             found[name] = {"error": f"an unexpected {type(error).__name__}; a report is in {console.reports_dir()}"}
     return found
+
+
+def _automatic(config: Config, devices: dict[str, dict[str, Any]]) -> AutomaticDevice:
+    """Compares the card with the host, and keeps the result for processes with the setting `device = "auto"`."""
+    try:
+        if reason := devices.get(CARD, {"error": f"device {CARD} is not installed"}).get("error"):
+            found = AutomaticDevice("", reason)
+        else:
+            host, card = (
+                _reranking(replace(config, device="", device_memory="")),
+                _reranking(replace(config, device=CARD)),
+            )
+            said = f"the card reranks {_TEXTS} texts in {format_duration(card)} and the host in {format_duration(host)}"
+            found = AutomaticDevice(CARD if card < host else "", said)
+    except EdgeError as error:
+        found = AutomaticDevice("", str(error))
+    found.store()
+    return found
+
+
+def _reranking(config: Config) -> float:
+    """Seconds of a second pass: the first one reads the model, and compiles kernels."""
+    from edge.runtimes.reranker import Reranker
+
+    with Reranker(config=replace(config, runtime="auto")) as reranker:
+        for _ in range(2):
+            started = time.perf_counter()
+            reranker.rank("When does the river flood?", [_TEXT] * _TEXTS)
+    return time.perf_counter() - started
 
 
 def _rates(device: Place) -> dict[str, float | bool]:

@@ -27,12 +27,20 @@ from edge.apps.commands.output import (
     styled,
 )
 from edge.apps.console import modelled_line
-from edge.apps.options import ManyOptions, Setup, collections_option, figures_options, setup_options, words_argument
+from edge.apps.options import (
+    ManyOptions,
+    Setup,
+    collections_option,
+    figures_options,
+    setup_options,
+    words_argument,
+    workplaces,
+)
 from edge.apps.serve.connection import own_options
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Search
 from edge.apps.verbs.verb import SEARCH, do
-from edge.config import counted, format_size
+from edge.config import Config, counted, format_size
 from edge.errors import InputError
 from edge.text.control_characters import escaped
 
@@ -121,7 +129,7 @@ def search(
     if not found.hits and output == "text":
         click.echo(f"edge: nothing found{found.nothing}", err=True)
     if stats:
-        _print_stats(figures)
+        _print_stats(figures, config)
     home.write_trace()
     return 0 if found.hits else 1
 
@@ -191,7 +199,7 @@ def _stages(hit: Hit) -> str:
     return shown if stages.blend is None else f"{shown}  reranker {stages.reranker:.4f}  blend {stages.blend:.3f}"
 
 
-def _print_stats(figures: dict[str, Any]) -> None:
+def _print_stats(figures: dict[str, Any], config: Config) -> None:
     index, pruned = figures["index"], figures["pruned"]
     saved = "" if pruned is None else f", {pruned:.0%} of its work pruned"
     for line in (
@@ -200,7 +208,7 @@ def _print_stats(figures: dict[str, Any]) -> None:
         f"{figures['search_s']:.3f}, reranker {figures['rerank_s']:.2f}{saved} (opening the models included)",
         f"index    {counted(index['lists_read'], 'list')} read ({format_size(index['bytes_read'])}), "
         f"{index['hits']} in memory",
-        f"server   {figures['server']}",
+        *workplaces(figures["server"], config),
     ):
         click.echo(line, err=True)
     if "modelled" in figures:

@@ -28,7 +28,7 @@ from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Embed, Rerank, vectors_of
 from edge.apps.verbs.verb import EMBED, RERANK, do
 from edge.budget import OperationPlan, import_nbytes
-from edge.config import format_size
+from edge.config import Config, format_size
 from edge.errors import BudgetExceeded, InputError, as_storage_error
 from edge.files.input_file import open_input
 from edge.files.output_file import open_output
@@ -216,11 +216,13 @@ def rerank(query: str, docs: str, options: Rerank, max_tokens: int | None, setup
     alone = own_options(memory=setup.memory, threads=setup.threads, trace=report.trace, max_tokens=max_tokens)
     home = OwnHome(config, report.trace, max_tokens=max_tokens)
     done = do(RERANK, asked, home, alone=alone)
-    _show(done.result, documents, {**done.result["stats"], "server": done.server}, report)
+    _show(done.result, documents, {**done.result["stats"], "server": done.server}, report, config)
     home.write_trace()  # a ranking is not lost if its trace cannot be written
 
 
-def _show(found: dict[str, Any], documents: list[InputText], figures: dict[str, Any], report: Report) -> None:
+def _show(
+    found: dict[str, Any], documents: list[InputText], figures: dict[str, Any], report: Report, config: Config
+) -> None:
     if report.as_json:
         results = [
             {"index": index, "id": documents[index].id, "score": score, "text": documents[index].text}
@@ -239,7 +241,7 @@ def _show(found: dict[str, Any], documents: list[InputText], figures: dict[str, 
         label = f"[{name}] " if name is not None else ""
         click.echo(f"{place:3d}  {score:.4f}  {label}{documents[index].text}")
     if report.stats:
-        print_stats(figures)
+        print_stats(figures, config)
 
 
 def _print_layer(layer: dict[str, Any]) -> None:
@@ -294,7 +296,7 @@ def embed(docs: str, options: Embed, out: Path | None, max_tokens: int | None, s
         for vector in vectors:
             click.echo(json.dumps([round(float(x), 6) for x in vector]))
     if report.stats:
-        print_stats(figures)
+        print_stats(figures, config)
     home.write_trace()  # vectors are not lost if the trace cannot be written
 
 

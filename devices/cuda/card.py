@@ -112,6 +112,7 @@ class Card:
 
     def __init__(self, on: str, cap: int | str, streams: Streams | None) -> None:
         self.torch = torch = _torch()
+        torch.set_float32_matmul_precision("highest")  # bounds of scores hold for float32 alone, which images change
         self.on_gpu = on != "cpu"
         if self.on_gpu and not torch.cuda.is_available():
             raise CapabilityError(

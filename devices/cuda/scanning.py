@@ -1,9 +1,12 @@
-"""`FusedSearch`: all searches of a request by one launch over the lists' rows, one selection and one read back."""
+"""`IntervalSearch`: the best rows of all searches of a request, with one read back: by our own kernels, one launch over
+the lists' rows, or by torch alone, which multiplies one matrix of all rows with all queries."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -12,7 +15,7 @@ import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
 from edge.devices.cuda.card import Card, Pinned
-from edge.devices.intervals import Prepared, offer, prepared
+from edge.devices.intervals import PQ_CENTROIDS, Prepared, offer, prepared
 from edge.ivf.base import CodecSpec
 from edge.ivf.device import ListScan, SearchRequest
 
@@ -27,19 +30,20 @@ eight times as many."""
 
 _MORE = 8
 _LONGER = 1 + 1e-5
-"""The host's length of a vector times this is no less than the kernel's."""
+"""The host's length of a vector times this is no less than the device's."""
+
+_Found = npt.NDArray[np.int32]
 
 
-class FusedSearch:
+class IntervalSearch:
     def __init__(self, card: Card, host: MemoryBudget) -> None:
         self._card = card
-        self._kernels = importlib.import_module("edge.devices.cuda.kernels")
+        self._kernels = importlib.import_module("edge.devices.cuda.kernels") if card.has_triton else None
         self._lease = host.reserve("cuda results", 0)
         self._landing: Pinned | None = None
 
     def search(self, request: SearchRequest, room: Lease) -> None:
-        """Merges the best rows of all lists into `request.seen`. A list with very many rows makes `room`, the lease of
-        device memory, larger."""
+        """Merges the best rows of all lists into `request.seen`. `room` is the lease of device memory for it."""
         queries, width = request.seen.scores.shape
         self._some(request, list(request.lists), list(range(queries)), 2 * width + _SPARE, room)
 
@@ -56,29 +60,27 @@ class FusedSearch:
         lists = [scan for scan in lists if not chosen.isdisjoint(scan.queries)]
         if not lists:
             return
-        rows = np.zeros(len(request.queries), np.int64)
-        for scan in lists:
-            rows[list(scan.queries)] += -(-scan.count // ROWS) * ROWS
-        longest = int(rows[queries].max())
+        longest = self._longest(lists, queries)
         keep = min(keep, longest)
-        # Bounds, the selection's copy of them with places, and 40 bytes for each item; results, and what is looked up.
+        # The bounds of a row, the selection's copy of them with places; results, and what is looked up.
         values = spec.code_size * 1024 if spec.has_tables else 4 * (spec.dim + 16)
         needed = len(queries) * (longest * 17 + 2 * keep * (spec.code_size + 28) + values)
-        if needed > room.nbytes:
-            if len(queries) > 1:
-                half = len(queries) // 2
-                for part in (queries[:half], queries[half:]):
-                    self._some(request, lists, part, keep, room)
-                return
-            if len(lists) > 1:
-                half = len(lists) // 2
-                for some in (lists[:half], lists[half:]):
-                    self._some(request, some, queries, keep, room)
-                return
-            room.resize(needed)
+        if self._kernels is None:  # codes, and numbers or places in tables; whether a row counts, and scores
+            needed += longest * (9 * spec.code_size + 8 * spec.dim + 9 * len(queries))
+        if needed > room.nbytes and (len(queries) > 1 or len(lists) > 1 or lists[0].count > ROWS):
+            # torch alone reads the codes of a list once for all queries.
+            by_query = len(queries) > 1 and (self._kernels is not None or len(lists) == 1)
+            if not by_query and len(lists) == 1:
+                lists = _cut(lists[0], spec.code_size)
+            half = len(queries if by_query else lists) // 2
+            for cut in (slice(half), slice(half, None)):
+                some, asking = (lists, queries[cut]) if by_query else (lists[cut], queries)
+                self._some(request, some, asking, keep, room)
+            return
+        room.resize(max(needed, room.nbytes))
         own = prepared("cuda", spec, request.queries[queries])
-        items, firsts, labels = _items(lists, queries, spec.code_size)
-        found = self._run(spec, own, items, firsts, longest, keep)
+        scan = self._alone if self._kernels is None else self._fused
+        found, names = scan(spec, own, lists, queries, longest, keep)
         upper = np.ascontiguousarray(found[:, :, 0]).view(np.float32)
         codes = found.view(np.uint8)[:, :, 8 : 8 + spec.code_size]
         margin = 2 * own.margin.astype(np.float64)[:, None]
@@ -89,49 +91,103 @@ class FusedSearch:
         floors = np.where(request.seen.labels[queries].min(1) >= 0, request.seen.scores[queries].min(1), -np.inf)
         if keep >= width:
             floors = np.maximum(floors, np.partition(upper - margin, keep - width, axis=1)[:, keep - width])
-        kept = (upper >= floors[:, None]) & (upper > -np.inf)
         # The bounds fall, so the rows that may be among the best come first.
-        counts = kept.sum(1)
-        places = found[:, :, 1]
-        names = np.where(kept, labels[np.where(kept, firsts[:, None] + places // ROWS, 0)] + places % ROWS, -1)
+        counts = ((upper >= floors[:, None]) & (upper > -np.inf)).sum(1)
         for place, (query, count) in enumerate(zip(queries, counts.tolist(), strict=True)):
             if count < keep or keep == longest:
                 offer(request, query, codes[place, :count], names[place, :count])
         for place in np.flatnonzero((counts == keep) & (keep < longest)).tolist():  # overwrites what was found
             self._some(request, lists, [queries[place]], _MORE * keep, room)
 
-    def _run(
-        self, spec: CodecSpec, own: Prepared, items: npt.NDArray[np.int64], firsts: Any, longest: int, keep: int
-    ) -> npt.NDArray[np.int32]:
-        """The rows with the highest bounds of each query, [queries, keep, 2 + words]: bound, place and code."""
-        card, torch, queries = self._card, self._card.torch, len(firsts)
-        words = 2 + -(-spec.code_size // 4)
-        landing = self._land(4 * queries * keep * words)
-        given = own.values, items, firsts, np.stack((own.base, own.margin), axis=1)
-        sizes = [x.nbytes for x in given]
-        kind = "pq" if spec.has_tables else spec.name
+    def _longest(self, lists: list[ListScan], queries: list[int]) -> int:
+        """The places for the rows of a query: of all lists, or of those that the query with most rows probes."""
+        if self._kernels is None:
+            return sum(scan.count for scan in lists)
+        rows = np.zeros(1 + max(*queries, *(max(scan.queries) for scan in lists)), np.int64)
+        for scan in lists:
+            rows[list(scan.queries)] += -(-scan.count // ROWS) * ROWS
+        return int(rows[queries].max())
 
-        def run() -> None:
-            there = torch.from_numpy(np.concatenate([x.reshape(-1).view(np.uint8) for x in given])).to(card.device)
-            values, scanned, first, head = (
-                part.view(getattr(torch, x.dtype.name)) for part, x in zip(there.split(sizes), given, strict=True)
-            )
-            upper = torch.full((queries, longest), -torch.inf, device=card.device)
-            self._kernels.scan[(items.shape[1],)](
-                scanned, values, head, upper, longest, own.values.shape[1],
-                KIND=kind, DIM=spec.dim, SIZE=spec.code_size, ROWS=ROWS, STEP=_STEP,
+    def _fused(
+        self, spec: CodecSpec, own: Prepared, lists: list[ListScan], queries: list[int], longest: int, keep: int
+    ) -> tuple[_Found, npt.NDArray[np.int64]]:
+        """The rows with the highest bounds of each query, and their labels [queries, keep]."""
+        card, torch, kernels, count = self._card, self._card.torch, self._kernels, len(queries)
+        items, firsts, labels = _items(lists, queries, spec.code_size)
+        assert kernels is not None
+
+        def run(values: Any, heads: Any, scanned: Any, first: Any) -> Any:
+            upper = torch.full((count, longest), -torch.inf, device=card.device)
+            kernels.scan[(items.shape[1],)](
+                scanned, values, heads, upper, longest, own.values.shape[1],
+                KIND="pq" if spec.has_tables else spec.name, DIM=spec.dim, SIZE=spec.code_size, ROWS=ROWS, STEP=_STEP,
             )  # fmt: skip
             bounds, places = torch.topk(upper, keep, dim=1)
-            found = torch.empty((queries, keep, words), dtype=torch.int32, device=card.device)
-            self._kernels.gather[(queries * keep,)](
-                scanned, first, places, bounds, found, queries * keep, keep,
-                SIZE=spec.code_size, ROWS=ROWS, BLOCK=1 << (spec.code_size - 1).bit_length(), WORDS=words,
+            found = torch.empty((count, keep, _words(spec)), dtype=torch.int32, device=card.device)
+            kernels.gather[(count * keep,)](
+                scanned, first, places, bounds, found, count * keep, keep, SIZE=spec.code_size, ROWS=ROWS,
+                BLOCK=1 << (spec.code_size - 1).bit_length(), WORDS=_words(spec),
             )  # fmt: skip
-            landing.tensor[: 4 * found.numel()].view(torch.int32).copy_(found.view(-1), non_blocking=True)
+            return found
+
+        found = self._run(run, (count, keep, _words(spec)), own, items, firsts)
+        places = found[:, :, 1]
+        return found, labels.take(firsts[:, None] + places // ROWS, mode="clip") + places % ROWS
+
+    def _alone(
+        self, spec: CodecSpec, own: Prepared, lists: list[ListScan], queries: list[int], longest: int, keep: int
+    ) -> tuple[_Found, npt.NDArray[np.int64]]:
+        """As `_fused`. A row has the same place for all queries."""
+        card, torch, size = self._card, self._card.torch, spec.code_size
+        numbers = {query: place for place, query in enumerate(queries)}
+        live = np.zeros((len(queries), longest), bool)
+        labels = np.concatenate([np.arange(scan.first, scan.first + scan.count) for scan in lists])
+        at = 0
+        for scan in lists:
+            rows = np.arange(scan.count) if scan.rows is None else scan.rows
+            asking = np.array([numbers[query] for query in scan.queries if query in numbers])
+            live[asking[:, None], at + rows] = True
+            at += scan.count
+
+        def run(values: Any, heads: Any, counted: Any) -> Any:
+            codes = torch.cat([scan.codes.tensor[: scan.count * size] for scan in lists]).view(longest, size)
+            margin = heads[:, 1:]
+            if spec.has_tables:
+                entries = codes.to(torch.int64) + PQ_CENTROIDS * torch.arange(size, device=card.device)
+                scores = torch.nn.functional.embedding_bag(entries, values.t().contiguous(), mode="sum").t()
+            else:
+                components = codes.view(torch.float32) if spec.exact else codes.to(torch.float32)
+                scores = values[:, : spec.dim] @ components.t()
+                margin = margin * torch.linalg.vector_norm(components, dim=1) if spec.exact else margin
+            upper = (scores + heads[:, :1] + margin).masked_fill_(~counted, -torch.inf)
+            bounds, places = torch.topk(upper, keep, dim=1)
+            found = torch.empty((len(queries), keep, _words(spec)), dtype=torch.int32, device=card.device)
+            found[:, :, 0], found[:, :, 1] = bounds.view(torch.int32), places
+            found.view(torch.uint8)[:, :, 8 : 8 + size] = codes[places]
+            return found
+
+        found = self._run(run, (len(queries), keep, _words(spec)), own, live)
+        return found, labels[found[:, :, 1]]
+
+    def _run(self, scan: Callable[..., Any], shape: tuple[int, ...], own: Prepared, *given: Any) -> _Found:
+        """What a scan finds, `shape`: of each row its bound, its place and its code."""
+        card, torch = self._card, self._card.torch
+        words = math.prod(shape)
+        landing = self._land(4 * words)
+        arrays = own.values, np.stack((own.base, own.margin), axis=1), *given
+        sizes = [x.nbytes for x in arrays]
+
+        def run() -> None:
+            there = torch.from_numpy(np.concatenate([x.reshape(-1).view(np.uint8) for x in arrays])).to(card.device)
+            found = scan(*(
+                part.view(getattr(torch, x.dtype.name)).view(x.shape)
+                for part, x in zip(there.split(sizes), arrays, strict=True)
+            ))  # fmt: skip
+            landing.tensor[: 4 * words].view(torch.int32).copy_(found.view(-1), non_blocking=True)
 
         card.compute.run(run)
         card.compute.record().wait()
-        return landing.array[: 4 * queries * keep * words].view(np.int32).reshape(queries, keep, words)
+        return landing.array[: 4 * words].view(np.int32).reshape(shape)
 
     def _land(self, nbytes: int) -> Pinned:
         if self._landing is None or self._landing.array.nbytes < nbytes:
@@ -140,6 +196,22 @@ class FusedSearch:
                 self._landing.close()
             self._landing = Pinned(self._card, nbytes)
         return self._landing
+
+
+def _words(spec: CodecSpec) -> int:
+    """Words of 32 bits of a row that comes back: its bound, its place and its code."""
+    return 2 + -(-spec.code_size // 4)
+
+
+def _cut(scan: ListScan, size: int) -> list[ListScan]:
+    """The two halves of a list, which share its memory."""
+    half, rows, codes = scan.count // 2, scan.rows, scan.codes.tensor
+    first, second = (None, None) if rows is None else (rows[rows < half], rows[rows >= half] - half)
+    return [
+        replace(scan, codes=replace(scan.codes, tensor=codes[: half * size]), count=half, rows=first),
+        replace(scan, codes=replace(scan.codes, tensor=codes[half * size :]), first=scan.first + half,
+                count=scan.count - half, rows=second),
+    ]  # fmt: skip
 
 
 def _items(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edge.budget import MemoryBudget
 from edge.devices.fpga.searching import Counted, SimulatedSearch, shape_for
-from edge.devices.fpga.shape import CHIP, GOAL, MEMORY, Shape, cycles, joules, refusal
+from edge.devices.fpga.shape import BUS, CHIP, GOAL, Shape, cycles, joules, refusal
 from edge.devices.limited import LimitedDevice
 from edge.devices.searchers import queue_length
 from edge.errors import CapabilityError, ConfigError, RangeError
@@ -75,7 +75,7 @@ class FpgaDevice(LimitedDevice):
         super().__init__(memory, cap=cap, bandwidth=bandwidth, latency=latency, trace=trace)
         self.hardware = (
             f"design of {self.units} units for {CHIP}: cycles {'simulated' if simulate else 'modelled'}, clock of "
-            f"{GOAL / 1e6:.0f} MHz and memory of {MEMORY * GOAL / 1e9:g} GB/s assumed; never run on a board"
+            f"{GOAL / 1e6:.0f} MHz and memory of {BUS / 8 * GOAL / 1e9:g} GB/s assumed; never run on a board"
         )
         self._trace = trace or Trace()
         self._host = memory
@@ -108,7 +108,7 @@ class FpgaDevice(LimitedDevice):
         passes = math.ceil(width / self.results)  # over the same rows, if the queues do not hold all results
         probing = [lists for lists in rows if lists]
         self._trace.count("modelled.queries", len(probing))
-        self._trace.count("modelled.seconds", cycles(shape, probing * passes, memory=MEMORY) / GOAL)
+        self._trace.count("modelled.seconds", cycles(shape, probing * passes, bus=BUS) / GOAL)
         scanned = [own * passes * spec.code_size for lists, own in zip(rows, live, strict=True) if lists]
         self._trace.count("modelled.joules", joules(scanned))
         if self._simulated is None:
@@ -124,7 +124,7 @@ class FpgaDevice(LimitedDevice):
         """Models stage `scan`: `load` queries that each scan 4 MB of codes of 16 bytes."""
         if stage != "scan":
             raise CapabilityError(f"device fpga profiles the stage scan, not {stage!r}")
-        taken = cycles(self.shape(_SAMPLE), [_SAMPLE_LISTS] * load, memory=MEMORY) / GOAL
+        taken = cycles(self.shape(_SAMPLE), [_SAMPLE_LISTS] * load, bus=BUS) / GOAL
         return Estimate(taken, load / taken, sum(_SAMPLE_LISTS) * _SAMPLE.code_size, modelled=True)
 
     def _simulate(self, request: SearchRequest) -> Counted:

@@ -134,8 +134,8 @@ def pipeline(shape: Shape) -> int:
     return levels(shape.parts) + 3 if shape.codec == "pq" else levels(shape.lanes) + 5
 
 
-def stages(shape: Shape, lists: Sequence[int], memory: float = math.inf) -> StageCycles:
-    """The cycles for lists of so many rows, with a memory of codes that gives `memory` bytes a cycle."""
+def stages(shape: Shape, lists: Sequence[int], bus: int = 0) -> StageCycles:
+    """The cycles for lists of so many rows, with a memory of codes that gives `bus` bits a cycle, or with 0 a word."""
     held = [sum((rows + shape.units - 1 - unit) // shape.units for rows in lists) for unit in range(shape.units)]
     kept = [min(shape.kept, rows) for rows in held]
     drained = sum(max(1, rows) for rows in kept)  # an empty queue says so
@@ -150,20 +150,19 @@ def stages(shape: Shape, lists: Sequence[int], memory: float = math.inf) -> Stag
     else:
         tables = shape.beats + 2
     # Unit 0 has the first row of each group.
-    words = max(1, held[0]) * shape.row_words
-    scan = max(words, math.ceil(words * shape.word / 8 / memory))
+    scan = max(1, held[0]) * shape.row_words * (-(-shape.word // bus) if bus else 1)
     results = shape.results + 1 + max(1, min(shape.results, sum(kept)))
     return StageCycles(choice, tables, scan, shape.kept + drained, results)
 
 
-def cycles(shape: Shape, queries: Sequence[Sequence[int]], latency: int = 0, memory: float = math.inf) -> int:
+def cycles(shape: Shape, queries: Sequence[Sequence[int]], latency: int = 0, bus: int = 0) -> int:
     """Cycles until the last result of queries that come one after the other, each with the rows of its lists. The
-    memory's latency delays the first alone, and it gives `memory` bytes a cycle."""
+    memory's latency delays the first alone; `bus`: see `stages`."""
     depth = pipeline(shape)
     built, scanned = [0, 0], [0, 0]
     chosen = emptied = given = 0
     for lists in queries:
-        own = stages(shape, lists, memory)
+        own = stages(shape, lists, bus)
         chosen += own.choice
         # The tables of a query replace those of the query before the last.
         built.append(max(built[-1], scanned[-2]) + own.tables)
@@ -212,8 +211,8 @@ USABLE = 0.6
 GOAL = 90e6
 """Cycles per second that constraints ask for and times assume. Three designs were placed, at 95e6 to 102e6."""
 
-MEMORY = 1.6e9 / GOAL
-"""Bytes that a board's memory of codes gives in a cycle: DDR3 of 16 bits at 400 MHz, as on boards with this chip."""
+BUS = 128
+"""Bits that the memory of codes gives in a cycle. DDR3 of 16 bits at 400 MHz, as beside this chip, would give 142."""
 
 _BLOCK_BITS = 1 << 14
 """Bits of a memory block without its parity bits, which these words do not use."""
@@ -344,7 +343,7 @@ def best(dim: int, code: int, lists: Sequence[int], results: int) -> ChipDesign:
                 taken = resources(shape)
                 if not fits(taken):
                     continue
-                rate = GOAL / stages(shape, lists, MEMORY).slowest
+                rate = GOAL / stages(shape, lists, BUS).slowest
                 if found is None or (rate, -taken.luts) > (found.rate, -found.resources.luts):
                     found = ChipDesign(shape, taken, rate)
     if found is None:

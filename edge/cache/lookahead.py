@@ -38,14 +38,14 @@ _POLL_S = 0.05
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """A block that may be needed. `beside` is a range of the file (offset, nbytes) that is announced to the system's
-    page cache. `read` fills a buffer instead of `source`, and returns the bytes that came over the link."""
+    page cache. `filling` gives the work that fills a buffer instead of `source`."""
 
     key: tuple[str, int]
     source: BlockFile
     block: BlockId
     nbytes: int
     beside: tuple[int, int] | None = None
-    read: Callable[[Any], int] | None = None
+    filling: Callable[[Any], Callable[[], int]] | None = None
 
 
 Order = Iterator[Sequence[Predicted]]
@@ -77,14 +77,17 @@ class Lookahead:
         misses: MissCurve | None = None,
         spared: Iterable[Hashable] = (),
         displacement: Displacement | None = None,
+        joined: int = 0,
     ) -> None:
         """`seconds` is the length of the window, and `overrun` what is worth waiting after it (see `bytes_to_fetch`).
-        `spared` blocks are not evicted for this prediction; `displacement` receives the keys of those that are."""
+        `spared` blocks are not evicted for this prediction; `displacement` receives the keys of those that are.
+        `joined` bytes cross the lane together; twice as many may wait for it."""
         self.nbytes = nbytes
         self.residency = residency
         self._lane = lane
         self._orders = orders
         self._share = nbytes // max(1, len(orders))
+        self._joined = joined
         self._overrun = overrun
         self._deadline = math.inf if seconds is None else time.perf_counter() + seconds + overrun
         self._misses = misses
@@ -234,13 +237,14 @@ class Lookahead:
     def _reader(self, predicted: Predicted) -> Fetch:
         def fetch(buffer: Bytes) -> Ticket:
             transfer = _Transfer()
+            work = None if predicted.filling is None else predicted.filling(buffer)
 
             def read() -> int:
                 try:
-                    if predicted.read is None:
+                    if work is None:
                         predicted.source.read(predicted.block, buffer.data)
                     else:
-                        predicted.read(buffer)
+                        work()
                     self.fetched += predicted.nbytes
                     transfer.arrived = True
                 finally:
@@ -260,11 +264,12 @@ class Lookahead:
         return fetch
 
     def _wait_until(self, most: int) -> bool:
-        """Waits until at most `most` transfers are running; False if the window ends before."""
+        """Waits until at most `most` transfers are running, or few bytes; False if the window ends before."""
         with self._moved:
             while not self._stopped and time.perf_counter() < self._deadline:
                 self._transfers = [transfer for transfer in self._transfers if not transfer.over]
-                if len(self._transfers) <= most:
+                asked = sum(transfer.ticket.nbytes for transfer in self._transfers if transfer.ticket is not None)
+                if len(self._transfers) <= most or (most and asked < 2 * self._joined):
                     return True
                 self._moved.wait(min(_POLL_S, max(0.0, self._deadline - time.perf_counter())))
         return False

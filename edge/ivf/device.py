@@ -178,6 +178,17 @@ class Place(Protocol):
 
 
 @runtime_checkable
+class Joins(Protocol):
+    """A device that takes several blocks in one transfer, of at most `most` bytes."""
+
+    most: int
+
+    def write_joined(self, nbytes: int, fill: Callable[[Bytes], Sequence[tuple[Any, Bytes]]]) -> None:
+        """As `write` for several buffers: `fill` gets host memory [nbytes], and returns each buffer with its bytes
+        there."""
+
+
+@runtime_checkable
 class Search(Protocol):
     """A device that searches the lists it holds."""
 

@@ -1,4 +1,5 @@
-"""`Placement`: the share of an index's lists that stays in memory so that searches keep a deadline (VectorLiteRAG).
+"""`Placement`: the share of an index's lists that stays in memory, or on a device, so that searches keep a deadline
+(VectorLiteRAG).
 
 The paper fits a Beta distribution to hit rates. Here the latest searches are replayed with their times."""
 
@@ -179,7 +180,7 @@ class Placement:
         self._rests_until = 0.0
         self._lock = threading.Lock()
         self._background = Background("edge-placement")
-        self._lease = tier.device.memory.reserve("placement", _LOG_NBYTES)
+        self._lease = tier.host_memory.reserve("placement", _LOG_NBYTES)
 
     def note(self, snapshot: Snapshot, probes: Lists, asked: float, took: float) -> None:
         """Notes a search, when it was asked and how many seconds it took, and the lists that it probed [q, nprobe]."""
@@ -252,7 +253,7 @@ class Placement:
         tier = self._tier
 
         def start(buffer: object) -> Ticket:
-            read = tier.read
-            return tier.device.link.submit(str(part.codes), lambda: read(part, buffer), part.nbytes, priority=_PRIORITY)
+            work = tier.filling(part, buffer, "placed")
+            return tier.device.link.submit(str(part.codes), work, part.nbytes, priority=_PRIORITY)
 
         return start

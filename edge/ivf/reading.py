@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
+import weakref
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,45 +14,44 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import BlockFile
-from edge.budget import Lease
+from edge.budget import Lease, MemoryBudget
 from edge.cache.cached_block import Fetch, Policy, page_buffer
 from edge.cache.residency import Handle, Residency
-from edge.errors import BudgetExceeded, DeviceLost, PartLost
+from edge.errors import BudgetExceeded, DeviceLost, EdgeError, PartLost
 from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, Bytes, Ids, ListPart
-from edge.ivf.device import SearchPlace
+from edge.ivf.device import Joins, SearchPlace
 from edge.link import Ticket
 from edge.trace import Trace
+
+_ALIGNMENT = 64
+"""Parts begin at multiples of this many bytes in the memory that they are sent from."""
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
 
 Unpacked = tuple[Ids, Any, npt.NDArray[np.uint32]]
 """Ids [rows], codes in the device's buffer, and checksums of the float32 rows [rows]."""
 
 
 class Remote:
-    """The buffer of a part on a device outside this process's memory. Its ids and checksums stay in host memory."""
+    """The buffer of a part on a device outside this process's memory. Its ids and checksums stay in host memory, under
+    the lease `ids`."""
 
     def __init__(self, tier: DeviceTier, nbytes: int) -> None:
         self.nbytes = nbytes
+        self.part: ListPart | None = None
         self.kept: Unpacked | None = None
+        self.ids: Lease | None = None
         self._tier = tier
-        self._codes = tier.device.allocate(nbytes)
-        self._lease: Lease | None = None
-
-    def fill(self, part: ListPart, block: Bytes) -> int:
-        """Sends the codes of a block to the device; returns the number of bytes transferred."""
-        ids, codes, checksums = part.split(block)
-        self._tier.device.write(self._codes, codes)
-        self.kept = ids.copy(), self._codes, checksums.copy()
-        return codes.nbytes
-
-    def hold(self, lease: Lease) -> None:
-        """Keeps the lease of the ids and checksums in host memory as long as the buffer."""
-        self._lease = lease
+        self.codes = tier.device.allocate(nbytes)
 
     def __del__(self) -> None:
-        if hasattr(self, "_codes"):
-            self._tier.device.free(self._codes)
-        if getattr(self, "_lease", None) is not None:
-            self._lease.release()  # type: ignore[union-attr]
+        if hasattr(self, "codes"):
+            self._tier.device.free(self.codes)
+        if self.ids is not None:
+            self.ids.release()
 
 
 _KNOWN_SCANS = 16
@@ -78,34 +78,89 @@ class DeviceTier:
         self._scans = 0
         self._emptied = False
         self._behind = behind
+        self._waiting: defaultdict[str, deque[weakref.ref[Remote]]] = defaultdict(deque)
         self.residency = Residency(
             device.memory, policy=policy, capacity=capacity, allocate=self._allocate, name=name,
             rate=device.link.rate, trace=trace,
         )  # fmt: skip
 
+    @property
+    def host_memory(self) -> MemoryBudget:
+        return (self._behind or self).device.memory
+
     def fetch(self, part: ListPart) -> Fetch:
+        link = self.device.link
+        return lambda buffer: link.submit(str(part.codes), self.filling(part, buffer), part.nbytes)
 
-        def start(buffer: Any) -> Ticket:
-            if isinstance(buffer, Remote):
-                return self._send(part, buffer)
-            if self._behind is None:
-                return self.device.link.fetch(part.source, part.codes, buffer.data)
-            return self.device.link.submit(str(part.codes), lambda: self.read(part, buffer), part.nbytes)
+    def filling(self, part: ListPart, buffer: Any, kind: str = "needed") -> Callable[[], int]:
+        """The work that fills a buffer, for the link's worker; it returns the bytes that came to the device. Parts of
+        one kind that wait for a remote device come together.
 
-        return start
+        Raises:
+            BudgetExceeded: the host has no room for the ids of a part on a remote device.
+        """
+        if not isinstance(buffer, Remote):
+            return lambda: self._read(part, buffer)
+        buffer.part = part
+        if buffer.ids is None:
+            kept = part.rows * (ID_NBYTES + CHECKSUM_NBYTES)
+            buffer.ids = self.host_memory.reserve("ids of lists", kept)
+        waiting = self._waiting[kind]
+        waiting.append(weakref.ref(buffer))
+        return lambda: self._send(buffer, waiting)
 
-    def read(self, part: ListPart, buffer: Any) -> int:
-        """Fills a buffer in the calling thread; returns the bytes that came to the device."""
-        block = buffer if not isinstance(buffer, Remote) else page_buffer(part.nbytes)
+    def _read(self, part: ListPart, block: Bytes) -> int:
         held = None if self._behind is None else self._behind.residency.held(part.key)
         if held is None:
             part.source.read(part.codes, block.data)
         else:
             with held:
                 block[: part.nbytes] = held.wait()[: part.nbytes]
-        if isinstance(buffer, Remote):
-            return buffer.fill(part, block)
         return part.nbytes
+
+    def _send(self, buffer: Remote, waiting: deque[weakref.ref[Remote]]) -> int:
+        """Sends a part and, if the device joins them, others that wait. An idle host takes some from the end of these,
+        so half of them stay."""
+        sent, nbytes, device, most = [buffer], _aligned(buffer.nbytes), self.device, 0
+        if isinstance(device, Joins) and nbytes <= device.most:
+            most = device.most
+        left = -(-len(waiting) // 2)
+        while waiting:
+            other = waiting[0]()
+            if other is not None and other is not buffer and other.kept is None:
+                if nbytes + _aligned(other.nbytes) > most or len(waiting) <= left or buffer.kept is not None:
+                    break
+                sent.append(other)
+                nbytes += _aligned(other.nbytes)
+            waiting.popleft()
+        if buffer.kept is not None:  # it came with another one
+            return 0
+        kept: list[tuple[Remote, Unpacked]] = []
+
+        def fill(block: Bytes) -> list[tuple[Any, Bytes]]:
+            codes_of, at = [], 0
+            for into in sent:
+                assert into.part is not None
+                try:
+                    self._read(into.part, block[at:])
+                except EdgeError:
+                    if into is buffer:
+                        raise
+                    continue  # its own transfer says so
+                ids, codes, checksums = into.part.split(block[at:])
+                codes_of.append((into.codes, codes))
+                kept.append((into, (ids.copy(), into.codes, checksums.copy())))
+                at += _aligned(into.nbytes)
+            return codes_of
+
+        if most and isinstance(device, Joins):
+            device.write_joined(nbytes, fill)
+        else:
+            with self.host_memory.reserve("list staging", nbytes):
+                device.write(*fill(page_buffer(nbytes))[0])
+        for into, unpacked in kept:
+            into.kept = unpacked
+        return nbytes
 
     def unpack(self, part: ListPart, buffer: Any) -> Unpacked:
         if isinstance(buffer, Remote):
@@ -140,31 +195,6 @@ class DeviceTier:
 
     def _allocate(self, nbytes: int) -> Any:
         return self.device.allocate(nbytes) if self.device.in_host_memory else Remote(self, nbytes)
-
-    def _send(self, part: ListPart, buffer: Remote) -> Ticket:
-        assert self._behind is not None
-        host = self._behind.device
-        kept = part.rows * (ID_NBYTES + CHECKSUM_NBYTES)
-        buffer.hold(host.memory.reserve("ids of lists", kept))
-        staged: list[Bytes] = []
-        lease = host.memory.reserve("list staging", part.nbytes)
-
-        def read() -> int:
-            staged.append(page_buffer(part.nbytes))
-            part.source.read(part.codes, staged[0].data)
-            return part.nbytes
-
-        def send() -> int:
-            return buffer.fill(part, staged[0])
-
-        def release() -> None:
-            staged.clear()
-            lease.release()
-
-        first = host.link.submit(str(part.codes), read, part.nbytes)
-        last = self.device.link.submit(str(part.codes), send, part.nbytes, after=first)
-        last.when_done(release)
-        return last
 
 
 _STREAMS = 3

@@ -25,7 +25,7 @@ from edge.blocks import distinct
 from edge.cache.cached_block import DecayedHotness, Fetch, Policy, charge_of
 from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.ivf.base import Found, Ids, ListPart, Snapshot, Vectors
-from edge.ivf.device import SearchPlace
+from edge.ivf.device import Joins, SearchPlace
 from edge.ivf.plan import (
     PLANNING_NBYTES,
     SearchCost,
@@ -90,7 +90,8 @@ class IndexSearcher:
         within: float = 0.0,
         trace: Trace | None = None,
     ) -> None:
-        """`capacity`: bytes of lists on the host at most; `within`: a search's deadline in seconds, 0 for none."""
+        """`capacity`: bytes of lists on the host at most; `within`: a search's deadline in seconds, 0 for none. For it
+        lists are held on `place`, if there is one."""
         self.trace = trace or Trace()
         self.host = DeviceTier(device, policy=policy(), capacity=capacity, trace=self.trace)
         self.place: DeviceTier | None = None
@@ -108,7 +109,7 @@ class IndexSearcher:
         if within:
             from edge.ivf.placement import Placement
 
-            self.placement = Placement(self.host, within, self._batch_seconds, _GROUP, self.trace)
+            self.placement = Placement(self.place or self.host, within, self._batch_seconds, _GROUP, self.trace)
 
     @cached_property
     def misses(self) -> MissCurve:
@@ -410,6 +411,7 @@ class IndexSearcher:
             misses=self.misses,
             spared=spared,
             displacement=self._shadows[tier].displacement(lost),
+            joined=tier.device.most if isinstance(tier.device, Joins) else 0,
         )
 
     def picture(self) -> dict[str, Any]:
@@ -448,10 +450,10 @@ class IndexSearcher:
         return tier.device.link.rate.throughput(part.nbytes if part else 1)
 
     def _learn_pace(self, snapshot: Snapshot, results: Results, scanned: int, seconds: float) -> None:
-        self._pace.learn(results.bytes_read, scanned, seconds, self._throughput(self.host, snapshot))
+        self._pace.learn(results.bytes_read, scanned, seconds, self._throughput(self.fast or self.host, snapshot))
 
     def _batch_seconds(self, snapshot: Snapshot) -> Callable[[int, int], float]:
-        return partial(self._pace.expected, bandwidth=self._throughput(self.host, snapshot))
+        return partial(self._pace.expected, bandwidth=self._throughput(self.fast or self.host, snapshot))
 
     def _learn(self, slow_seconds: float) -> None:
         """Learns the seconds that the host takes for the parts that no faster device holds."""
@@ -477,5 +479,9 @@ def _order(snapshot: Snapshot, query: Vectors, rescored: int, tier: DeviceTier) 
         for part in snapshot.lists[number]:
             table = part.vectors if place < rescored else None
             beside = None if table is None else (table.offset, table.rows * table.row_nbytes)
-            group.append(Predicted(part.key, part.source, part.codes, part.nbytes, beside, partial(tier.read, part)))
+            group.append(
+                Predicted(
+                    part.key, part.source, part.codes, part.nbytes, beside, partial(tier.filling, part, kind="ahead")
+                )
+            )
         yield group

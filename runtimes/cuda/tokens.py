@@ -37,13 +37,15 @@ _LOSS = 9e-9
 
 class TokenTable:
     """A row is sent when a token needs it first, or with all rows of a small table. It stays for good if the whole
-    table has room, otherwise until a pass has more rows than there is room for. Between passes the ledger may take
-    all."""
+    table has room. Otherwise those that most chunks read are sent first (MicroRec's placement) and stay for the pass,
+    and others until there is no room. Between passes the ledger may take all."""
 
     _rows: Any
     _scales: Any
     _place_of: npt.NDArray[np.int32]
+    _reads: npt.NDArray[np.int32]
     _held: int
+    _hot: int
     _kept: bool
     _staging: Any
     _embedding: InputEmbedding
@@ -82,14 +84,22 @@ class TokenTable:
                 self._kept = True
         if self._rows is None:
             rows = table.rows if self._kept else min(table.rows, _CHUNKS * chunk_tokens)
-            self._places.resize(4 * table.rows)
+            self._places.resize(8 * table.rows)
             self._place_of = np.full(table.rows, -1, np.int32)
+            if len(self._reads) != table.rows:
+                self._reads = np.zeros(table.rows, np.int32)
             self._rows = self._card.allocate(rows, table.row_nbytes)
             if run.embedding.scales is not None:
                 self._scales = self._card.allocate(rows, 4)
             step = staging.nbytes // table.row_nbytes
-            for first in range(0, table.rows if self._kept and table.rows * row <= _LITTLE else 0, step):
-                self._add(np.arange(first, min(first + step, table.rows)))
+            if self._kept:
+                early = np.arange(table.rows if table.rows * row <= _LITTLE else 0)
+            else:
+                hottest = np.argsort(-self._reads, kind="stable")[: rows // _CHUNKS]
+                early = np.sort(hottest[self._reads[hottest] > 1])
+            for first in range(0, len(early), step):
+                self._add(early[first : first + step])
+            self._hot = self._held
         self._numbers = [self._card.allocate(4 * _WORDS * chunk_tokens) for _ in range(_CHUNKS)]
         self._small = {name: self._sent(values) for name, values in run.embedding.tables(run.longest).items()}
 
@@ -115,7 +125,10 @@ class TokenTable:
         self._in_use = False
         self._small, self._numbers, self._used = {}, [], [None] * _CHUNKS
         if not self._kept:
+            reads = self._reads
             self._forget()
+            self._reads = reads
+            self._places.resize(reads.nbytes)
 
     def close(self) -> None:
         with self._device.memory.lock:
@@ -128,12 +141,14 @@ class TokenTable:
         places = self._place_of[ids.view(np.uint32)]
         missing = distinct(ids[places < 0])
         self._device.link.trace.count("rows.hits", len(ids) - len(missing))
+        if not self._kept:
+            self._reads[distinct(ids)] += 1
         if not len(missing):
             return places
         after: Event | None = None
         if self._held + len(missing) > len(self._rows):
-            self._place_of[:] = -1
-            self._held, missing = 0, distinct(ids)
+            self._place_of[self._place_of >= self._hot] = -1
+            self._held, missing = self._hot, distinct(ids[self._place_of[ids] < 0])
             after = self._card.compute.record()  # kernels that were queued before still read the old rows
         self._add(missing, after)
         return self._place_of[ids]
@@ -178,8 +193,8 @@ class TokenTable:
 
     def _forget(self) -> None:
         self._rows = self._scales = None
-        self._place_of = np.empty(0, np.int32)
-        self._held = 0
+        self._place_of = self._reads = np.empty(0, np.int32)
+        self._held = self._hot = 0
         self._kept = False
         self._lease.resize(0)
         self._places.resize(0)

@@ -15,7 +15,7 @@ from bench.process import timed
 from bench.vectors import recall
 from edge.budget import MemoryBudget
 from edge.ivf.base import Codec, CodecSpec, Vectors
-from edge.ivf.device import Candidates, ListScan, SearchPlace, SearchRequest
+from edge.ivf.device import Candidates, Joins, ListScan, SearchPlace, SearchRequest
 from edge.ivf.scan import best, exact_scores
 
 _DIM = 384
@@ -27,10 +27,22 @@ _ITERATIONS = 5
 
 
 @dataclass
-class _OnlySpec:
-    """A codec of which the device needs the description only, where faiss is missing."""
+class _PlainCodec:
+    """SQ8 in numpy, where faiss is missing. It is its own scanner, of one query."""
 
     spec: CodecSpec
+
+    def scanner(self) -> _PlainCodec:
+        return _PlainCodec(self.spec)
+
+    def set_query(self, query: Vectors) -> None:
+        low, span = np.frombuffer(self.spec.state, "<f4").reshape(2, -1)
+        self._weights, self._base = query * span / 255, float(query @ (low + span / 510))
+
+    def scan(self, codes: npt.NDArray[np.uint8], labels: Any, scores: Vectors, found: Any) -> None:
+        values = np.concatenate((scores, codes @ self._weights + np.float32(self._base)))
+        order = np.argsort(values, kind="stable")[len(codes) :]
+        scores[:], found[:] = values[order], np.concatenate((found, labels))[order]
 
 
 @dataclass
@@ -197,11 +209,11 @@ def _built(torch: Any, on: str, count: int) -> _Index:
     )  # fmt: skip
 
 
-def _codec(spec: CodecSpec) -> tuple[Codec | _OnlySpec, str]:
+def _codec(spec: CodecSpec) -> tuple[Codec | _PlainCodec, str]:
     try:
         import faiss  # noqa: F401
     except ImportError:
-        return _OnlySpec(spec), "faiss is not installed"
+        return _PlainCodec(spec), "faiss is not installed"
     from edge.devices.faiss_codec import FaissCodecs
 
     return FaissCodecs().open(spec), ""
@@ -209,13 +221,34 @@ def _codec(spec: CodecSpec) -> tuple[Codec | _OnlySpec, str]:
 
 def _sent(index: _Index, device: Any) -> list[Any]:
     """All lists on the device, over its link."""
+    bounds = list(zip(index.starts[:-1].tolist(), index.starts[1:].tolist(), strict=True))
     buffers = []
-    for low, high in zip(index.starts[:-1].tolist(), index.starts[1:].tolist(), strict=True):
+    for low, high in bounds:
         device.memory.reserve("lists", max(1, (high - low) * _DIM))
-        buffer = device.allocate(max(1, (high - low) * _DIM))
-        if high > low:
-            device.write(buffer, index.codes[low:high])
-        buffers.append(buffer)
+        buffers.append(device.allocate(max(1, (high - low) * _DIM)))
+    if not isinstance(device, Joins):
+        for buffer, (low, high) in zip(buffers, bounds, strict=True):
+            if high > low:
+                device.write(buffer, index.codes[low:high])
+        return buffers
+    most, first = device.most // _DIM, 0
+    while first < len(bounds):
+        end = first + 1
+        while end < len(bounds) and bounds[end][1] - bounds[first][0] <= most:
+            end += 1
+        start, stop = bounds[first][0], bounds[end - 1][1]
+        own = list(zip(buffers[first:end], bounds[first:end], strict=True))
+
+        def fill(block: Any, own: Any = own, start: int = start, stop: int = stop) -> list[Any]:
+            codes = block.reshape(-1, _DIM)
+            codes[:] = index.codes[start:stop]
+            return [(buffer, codes[low - start : high - start]) for buffer, (low, high) in own if high > low]
+
+        if stop - start > most:
+            device.write(buffers[first], index.codes[start:stop])
+        elif stop > start:
+            device.write_joined((stop - start) * _DIM, fill)
+        first = end
     return buffers
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from edge.apps.commands import doctor
+from edge.automatic import AutomaticDevice
+from edge.config import Config
 
 Verb = Callable[..., Any]
 
@@ -28,6 +30,7 @@ def devices() -> dict[str, Any]:
 def quick(devices: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight processes compute the smallest limits; `test_smallest.py` looks at their results."""
     monkeypatch.setattr(doctor, "smallest_limits", dict)
+    monkeypatch.setattr(AutomaticDevice, "store", lambda found: None)
     monkeypatch.setattr(doctor, "_devices", lambda: devices)
 
 
@@ -75,6 +78,27 @@ def test_devices_are_listed_with_what_they_can_do(edge_verb: Verb, monkeypatch: 
     assert webgpu.get("hardware") or "webgpu" in webgpu["error"]
     state = "on" if "can" in webgpu else "missing"
     assert f"device webgpu {state} {' '.join((webgpu.get('hardware') or webgpu['error']).split())}" in rows
+
+
+def test_a_card_is_compared_with_the_host(
+    edge_verb: Verb, devices: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doctor._automatic(Config(), {}).reason == "device cuda is not installed"
+    assert doctor._automatic(Config(), {"cuda": {"error": "there is none"}}) == AutomaticDevice("", "there is none")
+    took = {"": 0.5, "cuda": 0.25}
+    monkeypatch.setattr(doctor, "_devices", lambda: {**devices, "cuda": devices["cpu"]})
+    monkeypatch.setattr(doctor, "_reranking", lambda config: took[config.device])
+    ended = edge_verb("doctor", "--json", EDGE_DEVICE="auto")
+    said = "auto takes cuda, because the card reranks 64 texts in 250 ms and the host in 500 ms"
+    assert (ended.code, json.loads(ended.out)["automatic_device"]) == (0, said)
+    took["cuda"] = 0.75
+    assert "device auto takes the host, because the card" in " ".join(edge_verb("doctor").out.split())
+
+
+def test_a_model_that_cannot_be_compared_is_the_reason(tmp_path: Path) -> None:
+    found = doctor._automatic(Config(reranker=str(tmp_path / "none")), {"cuda": {}})
+    assert found.name == ""
+    assert "none" in found.reason
 
 
 @pytest.mark.parametrize(

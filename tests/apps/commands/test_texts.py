@@ -216,7 +216,10 @@ def test_figures_of_a_modelled_device_say_so(edge_verb: Verb, indexed: Path) -> 
     assert figures["queries"] == 1
     assert 0 < figures["seconds"] < 0.01
     assert 0 < figures["joules"] < 1
-    assert "modelled" not in search("--stats").err
+    alone = search("--stats").err
+    assert "modelled" not in alone
+    assert "device" not in alone
+    assert "device   auto takes the host, because " in search("--stats", "--device", "auto").err
     assert "modelled" not in json.loads(search("--json").out)["stats"]
 
 

@@ -16,6 +16,13 @@ class OutOfMemoryError(RuntimeError):
     pass
 
 
+def test_products_of_float32_are_not_shortened() -> None:
+    torch = pytest.importorskip("torch")
+    torch.set_float32_matmul_precision("high")
+    Card("cpu", "", None).close()
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_memory_that_torch_lacks_is_one_sentence() -> None:
     cuda = SimpleNamespace(Stream=lambda device: None, stream=lambda stream: nullcontext())
     torch = SimpleNamespace(cuda=cuda, inference_mode=nullcontext, OutOfMemoryError=OutOfMemoryError)

@@ -1,4 +1,4 @@
-"""Searches by our own kernels, in Triton's interpreter: the host's results to the last bit, in a few launches."""
+"""Searches by our own kernels, in Triton's interpreter, and by torch alone: the host's results to the last bit."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from edge.ivf.device import Candidates, ListScan, SearchRequest
 DIM = 24
 
 
-@pytest.fixture(autouse=True)
-def kernels() -> Iterator[None]:
-    with interpreted(True):
-        yield
+@pytest.fixture(autouse=True, params=[True, False], ids=["kernels", "torch alone"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[bool]:
+    with interpreted(request.param):
+        yield request.param
 
 
 class Lists:
@@ -98,32 +98,33 @@ def test_more_rows_come_back_where_many_may_be_among_the_best(monkeypatch: pytes
     lists.close()
 
 
-def test_little_memory_splits_a_search() -> None:
-    lists = Lists("sq8")
-    expected = lists.found(lists.device, lists.there, 5)
+@pytest.mark.parametrize("codec", ["sq8", "opq"])
+def test_little_memory_splits_a_search(codec: str) -> None:
+    lists = Lists(codec)
+    expected = lists.found(lists.host, lists.here, 5)
+    with Launches() as whole:
+        assert lists.found(lists.device, lists.there, 5) == expected
     lists.device._search._lease.resize(9_000)
     with Launches() as mode:
         assert lists.found(lists.device, lists.there, 5) == expected
-    assert mode.kernels > 2 * 3, "a scan and a selection for each query and some lists"
+    assert mode.count > 3 * whole.count, "a scan and a selection for each query and some lists"
     lists.close()
 
 
-def test_launches_of_a_search() -> None:
+def test_launches_of_a_search(kernels: bool) -> None:
     """As many for 3 queries in 4 lists as for one."""
     counts = []
-    for wanted in (False, True):
-        with interpreted(wanted):
-            lists = Lists("sq8")
-            for queries in (1, 3):
-                scans = [
-                    ListScan(s.codes, s.first, s.count, s.rows, [q for q in s.queries if q < queries])
-                    for s in lists.there
-                ]
-                seen = Candidates.empty(queries, 10)
-                request = SearchRequest(lists.codec, lists.queries[:queries], scans, lists.labels, seen)
-                lists.device.search(request)
-                with Launches() as mode:
-                    lists.device.search(request)
-                counts.append(mode.count)
-            lists.close()
-    assert counts == [34, 34, 6, 6]
+    lists = Lists("sq8")
+    for queries in (1, 3):
+        scans = [
+            ListScan(s.codes, s.first, s.count, s.rows, [q for q in s.queries if q < queries]) for s in lists.there
+        ]
+        request = SearchRequest(
+            lists.codec, lists.queries[:queries], scans, lists.labels, Candidates.empty(queries, 10)
+        )  # fmt: skip
+        lists.device.search(request)
+        with Launches() as mode:
+            lists.device.search(request)
+        counts.append(mode.count)
+    lists.close()
+    assert counts == ([6, 6] if kernels else [14, 14])

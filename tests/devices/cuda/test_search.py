@@ -11,18 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from naive.lists import gridded
+from naive.lists import NaiveCodec, gridded, write_lists
 from naive.searching import Rig
 from naive.waiting import until
 
+from edge.blocks import BlockFile, BlockId
 from edge.budget import MemoryBudget
-from edge.devices.cuda import device as search
+from edge.devices.cpu import CpuDevice
+from edge.devices.cuda import device
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.testing import check_device, check_search
-from edge.errors import CapabilityError
+from edge.errors import CapabilityError, CorruptBlock
 from edge.ivf.base import CodecSpec
 from edge.ivf.device import Candidates, ListScan, SearchRequest
+from edge.ivf.reading import DeviceTier, Reader
+from edge.link import Lane
 
 sys.path.append(str(Path(__file__).parent))
 from simulated_streams import POLICIES, SimulatedStreams
@@ -31,8 +35,8 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("codec", ["flat", "sq8", "pq"])
-def test_lists_are_cut_into_blocks_of_a_few_rows(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_BLOCK_ROWS", 7)
+def test_lists_are_searched_in_parts_where_memory_is_short(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_WORKING_NBYTES", 1)
     check_search(partial(CudaDevice, on="cpu"), codec)
 
 
@@ -41,6 +45,7 @@ def test_the_contract_holds_on_late_streams(eager: frozenset[str]) -> None:
     check_device(lambda budget: CudaDevice(budget, on="cpu", streams=SimulatedStreams(torch, eager).open))
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # memory that was never written is any numbers
 @pytest.mark.parametrize("dropped", [("inward", "compute"), ("compute", "inward")])
 def test_a_forgotten_wait_is_a_wrong_result(dropped: tuple[str, str]) -> None:
     """A buffer that is searched, filled anew and searched again, without waiting for anything in between."""
@@ -105,6 +110,99 @@ def test_a_search_keeps_its_memory_when_lists_fill_the_device() -> None:
         )
         assert sorted(device.search(request).labels[0].tolist()) == [997, 998, 999]
     device.close()
+
+
+class Held:
+    """Lists on a device whose link stands still until they all wait for it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("edge.budget.anonymous_resident", lambda: 0)  # the ledger is smaller than this process
+        self.lists = write_lists(folder, gridded(3000, 16), codec=NaiveCodec("sq8", 16), nlist=40)
+        self.budget = MemoryBudget(1 << 30, baseline=0)
+        self.host = DeviceTier(CpuDevice(self.budget, link=Lane()))
+        self.device = CudaDevice(self.budget, on="cpu")
+        self.tier = DeviceTier(self.device, behind=self.host)
+        self.parts = [part for own in self.lists.snapshot.lists for part in own]
+        self.copies: list[int] = []
+        joined = self.device.write_joined
+
+        def counted(nbytes: int, fill: Any) -> None:
+            self.copies.append(nbytes)
+            joined(nbytes, fill)
+
+        monkeypatch.setattr(self.device, "write_joined", counted)
+        self._go_on = threading.Event()
+        self.device.link.submit("gate", lambda: self._go_on.wait(60), 0)
+        self.reader = Reader(self.tier, self.parts, range(len(self.parts)), stream=False)
+
+    def there(self, number: int) -> bool:
+        """Whether a part arrived as it is in the file."""
+        part, handle, block = self.parts[number], self.reader._handles[number], np.empty(1 << 20, np.uint8)
+        self._go_on.set()
+        ids, codes, checksums = self.tier.unpack(part, handle.wait())
+        part.source.read(part.codes, block.data)
+        expected = part.split(block)
+        same = codes.tensor[: expected[1].size].numpy().tolist() == expected[1].reshape(-1).tolist()
+        return same and ids.tolist() == expected[0].tolist() and checksums.tolist() == expected[2].tolist()
+
+    def close(self) -> None:
+        self.reader.close()
+        for closed in (self.tier, self.host, self.device, self.host.device.link, self.host.device, self.lists):
+            closed.close()
+        assert self.budget.used == 0
+
+
+def test_lists_that_wait_cross_the_link_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(tmp_path, monkeypatch)
+    assert all(held.there(number) for number in range(len(held.parts)))
+    assert len(held.parts) == 80
+    assert len(held.copies) == 8, "each takes half of those that wait"
+    held.close()
+
+
+@pytest.mark.parametrize("eager", POLICIES, ids=lambda eager: "+".join(sorted(eager)) or "none")
+def test_lists_that_crossed_together_are_searched_on_late_streams(eager: frozenset[str]) -> None:
+    codecs = FaissCodecs(threads=1)
+    codec = codecs.open(codecs.train("flat", np.zeros((1, 4), np.float32), seed=0))
+    device = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu", streams=SimulatedStreams(torch, eager).open)
+    buffers = [device.allocate(48), device.allocate(32)]
+    for value in (1.0, 5.0, 2.0):
+
+        def fill(block: Any, value: float = value) -> list[Any]:
+            block[:128].view(np.float32)[:] = [value] * 12 + [np.nan] * 12 + [value + 1] * 8
+            return [(buffers[0], block[:48].reshape(3, 16)), (buffers[1], block[96:128].reshape(2, 16))]
+
+        device.write_joined(128, fill)
+        lists = [ListScan(buffers[0], 0, 3, None, [0]), ListScan(buffers[1], 3, 2, None, [0])]
+        request = SearchRequest(codec, np.ones((1, 4), np.float32), lists, np.arange(5), Candidates.empty(1, 5))
+        assert sorted(device.search(request).scores[0].tolist()) == [4 * value] * 3 + [4 * value + 4] * 2
+    device.close()
+
+
+def test_a_copy_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(tmp_path, monkeypatch)
+    held.device.most = 3 * max(part.nbytes for part in held.parts)
+    assert all(held.there(number) for number in range(len(held.parts)))
+    assert max(held.copies) <= held.device.most
+    assert len(held.copies) < 40
+    held.close()
+
+
+def test_a_list_that_cannot_be_read_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(tmp_path, monkeypatch)
+    broken, read = held.parts[5], BlockFile.read
+
+    def damaged(file: BlockFile, block: BlockId, into: memoryview) -> None:
+        if (file, block) == (broken.source, broken.codes):
+            raise CorruptBlock("it is damaged")
+        read(file, block, into)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockFile, "read", damaged)
+        assert all(held.there(number) for number in range(len(held.parts)) if number != 5)
+        with pytest.raises(CorruptBlock, match="it is damaged"):
+            held.there(5)
+    held.close()
 
 
 def test_searches_of_many_requests_are_one_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

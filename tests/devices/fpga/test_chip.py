@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from edge.devices.fpga.shape import (
+    BUS,
     GOAL,
-    MEMORY,
     WHOLE,
     Shape,
     Synthesized,
@@ -53,11 +53,11 @@ def test_the_best_design_fits_and_no_other_number_of_units_is_faster() -> None:
     lists = [300] * 12
     made = best(128, 16, lists, 20)
     assert fits(made.resources)
-    assert made.rate == pytest.approx(GOAL / stages(made.shape, lists, MEMORY).slowest)
+    assert made.rate == pytest.approx(GOAL / stages(made.shape, lists, BUS).slowest)
     for units, builders, lanes in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8), (1, 2, 4, 8)):
         other = replace(made.shape, units=units, builders=builders, lanes=lanes)
         if fits(resources(other)):
-            assert GOAL / stages(other, lists, MEMORY).slowest <= made.rate
+            assert GOAL / stages(other, lists, BUS).slowest <= made.rate
 
 
 def test_a_design_that_does_not_fit_is_refused() -> None:

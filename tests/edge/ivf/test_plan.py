@@ -324,10 +324,10 @@ def test_nothing_is_held_where_nothing_has_to_be_and_where_nothing_helps() -> No
 class Placed(Rig):
     """A searcher with a deadline that no search keeps, and that only those without a read would keep as replayed."""
 
-    def __init__(self, folder: Path, within: float, memory: int) -> None:
-        super().__init__(folder, gridded(1500, 16), nlist=30, files=1, memory=memory)
+    def __init__(self, folder: Path, within: float, memory: int, fast: int = 0) -> None:
+        super().__init__(folder, gridded(1500, 16), nlist=30, files=1, memory=memory, fast=fast)
         self.searcher.close()
-        self.searcher = type(self.searcher)(self.device, within=within)
+        self.searcher = type(self.searcher)(self.device, place=self.fast, within=within)
         assert self.searcher.placement is not None
         self.placed = self.searcher.placement
         self.placed._seconds = lambda snapshot: lambda read, scanned: 1.0 if read else 0.0
@@ -356,11 +356,13 @@ class Placed(Rig):
 
 
 @pytest.fixture
-def placed(tmp_path: Path, small_process: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Placed]:
+def placed(
+    request: pytest.FixtureRequest, tmp_path: Path, small_process: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Placed]:
     monkeypatch.setattr(placement, "_PERIOD", 40)
     monkeypatch.setattr(placement, "LOG", 40)
     monkeypatch.setattr(placement, "_REST", 0)
-    made = Placed(tmp_path, within=1e-9, memory=4 << 20)
+    made = Placed(tmp_path, within=1e-9, memory=4 << 20, fast=getattr(request, "param", 0))
     yield made
     made.close()
 
@@ -381,6 +383,19 @@ def test_hot_lists_are_held_and_others_when_the_traffic_changes(placed: Placed) 
         if number % 40 == 39:
             placed.settle()
     assert placed.held() == placed.near(20, 21, 22)
+
+
+@pytest.mark.parametrize("placed", [40_000], indirect=True)
+def test_with_a_device_hot_lists_are_held_there(placed: Placed) -> None:
+    for number in range(120):
+        placed.ask(number % 3 if number % 4 else 3 + number // 5)
+        if number % 40 == 39:
+            placed.settle()
+    parts = {part.key for n in placed.near(0, 1, 2) for part in placed.lists.snapshot.lists[n]}
+    assert placed.searcher.place is not None
+    for tier, stay in ((placed.searcher.place, parts), (placed.searcher.host, set[tuple[str, int]]())):
+        tier.residency.trim(0.0)
+        assert set(tier.residency.keys()) & parts == stay
 
 
 def test_a_choice_that_is_still_enough_stays(placed: Placed) -> None:
