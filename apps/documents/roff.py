@@ -25,6 +25,7 @@ _SIGNS = {
 }  # fmt: skip
 _ACCENTS = dict(zip("'`^~:,", "\u0301\u0300\u0302\u0303\u0308\u0327", strict=True))
 _ALONE = {"-": "-", "e": "\\", "\\": "\\", "'": "'", "`": "`", " ": " ", "~": " ", "0": " ", "t": "\t", ".": "."}
+_COMMENT = re.compile(r'(?<!\s)\s*\\["#].*|\\\}$')
 _ARGUMENT = re.compile(r'"((?:[^"]|"")*)"?|((?:\\.|[^\s\\])+)')
 _CONDITION = re.compile(r"(if|ie|el)\s*(.*)", re.DOTALL)
 _BULLET = re.compile(r"[-*•–—o]?")
@@ -87,7 +88,7 @@ class _Page:
         elif line[:1] in (".", "'"):
             request = re.match(r"[.'][ \t]*(\S*)\s*(.*)", line)
             if request is not None and not request[1].startswith('\\"'):
-                self._request(request[1].removesuffix("\\}"), re.sub(r'\s*\\["#].*|\\\}$', "", request[2]))
+                self._request(request[1].removesuffix("\\}"), _COMMENT.sub("", request[2]))
         else:
             self._say(_shown(line).rstrip() if self._literal else _shown(line).strip(), breaks=line[:1] == " ")
 

@@ -7,9 +7,10 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import cache
+from queue import SimpleQueue
 from typing import Any, Literal
 
 import numpy as np
@@ -203,8 +204,10 @@ class LlamaLibrary:
         api.llama_log_set(self._callback, ctypes.c_void_p(0))
         api.llama_backend_init()
         # Each thread that computes keeps a team of OpenMP's threads. As soon as the teams have more threads than there
-        # are cores, all of them sleep at each barrier, and a token takes twice as long. So one thread computes.
-        self._computing = ThreadPoolExecutor(1, "edge-llama")
+        # are cores, all of them sleep at each barrier, and a token takes twice as long. So one thread computes. No
+        # process waits for its end.
+        self._batches: SimpleQueue[tuple[Future[int], Any, Any]] = SimpleQueue()
+        threading.Thread(target=self._compute, name="edge-llama", daemon=True).start()
 
     @property
     def version(self) -> str:
@@ -215,11 +218,20 @@ class LlamaLibrary:
 
     def decode(self, context: Any, batch: Any) -> int:
         """Computes a batch, behind those of other models; returns llama.cpp's code."""
-        computed = self._computing.submit(self.api.llama_decode, context, batch)
+        computed: Future[int] = Future()
+        self._batches.put((computed, context, batch))
         try:
-            return int(computed.result())
+            return computed.result()
         finally:
             wait([computed])  # after Ctrl-C, too: what it writes to must not be freed meanwhile
+
+    def _compute(self) -> None:
+        while True:
+            computed, context, batch = self._batches.get()
+            try:
+                computed.set_result(int(self.api.llama_decode(context, batch)))
+            except BaseException as error:
+                computed.set_exception(error)
 
     @contextmanager
     def listening(self) -> Iterator[Said]:

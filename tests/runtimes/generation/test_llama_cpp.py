@@ -426,6 +426,7 @@ def test_one_team_of_threads_computes_for_all_generators(open_llama: Open) -> No
     maker.join()
     answer(opened[0])
     assert psutil.Process().num_threads() == before + 1, "the thread of the other engine"
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "edge-llama"), "none is waited for"
 
 
 def test_missing_library(monkeypatch: pytest.MonkeyPatch, gguf: Callable[..., Path], tmp_path: Path) -> None:
