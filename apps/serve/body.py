@@ -317,12 +317,11 @@ def decoded(body: bytes, kind: Any) -> Any:
         return _checked(_decoder(kind).decode(body))
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from None
-    except UnicodeDecodeError:
-        raise HttpRefusal(400, "the body is not valid UTF-8") from None
     except RecursionError:
         raise HttpRefusal(400, "the body is nested too deeply") from None
-    except msgspec.DecodeError as error:
-        raise HttpRefusal(400, f"the body is not valid JSON: {error}") from None
+    except (UnicodeDecodeError, msgspec.DecodeError) as error:  # msgspec 0.23 raises the latter for both
+        said = "UTF-8" if "utf-8" in str(error).lower() else f"JSON: {error}"
+        raise HttpRefusal(400, f"the body is not valid {said}") from None
 
 
 def read_query(values: Mapping[str, str], kind: type[Any]) -> Any:
