@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import platformdirs
+
+from edge.files.sealed import recall, remember
 
 CARD = "cuda"
 
@@ -27,17 +28,15 @@ class AutomaticDevice:
             torch = version("torch")
         except PackageNotFoundError:
             return cls("", "torch is not installed")
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            known = json.loads(_file().read_text())
-            if known["torch"] == torch:
-                return cls(str(known["name"]), str(known["reason"]))
+        known = recall(_file(), "the times of host and card")
+        if known.get("torch") == torch:
+            return cls(str(known["name"]), str(known["reason"]))
         return cls("", "`edge doctor` has compared no card with it yet")
 
     def store(self) -> None:
         """Keeps it for later processes, until torch changes; does nothing where there is no torch or no folder."""
-        with suppress(OSError, PackageNotFoundError):
-            _file().parent.mkdir(parents=True, exist_ok=True)
-            _file().write_text(json.dumps({"torch": version("torch"), "name": self.name, "reason": self.reason}))
+        with suppress(PackageNotFoundError):
+            remember(_file(), {"torch": version("torch"), "name": self.name, "reason": self.reason})
 
     def __str__(self) -> str:
         return f"auto takes {self.name or 'the host'}, because {self.reason}"

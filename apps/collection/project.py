@@ -89,5 +89,7 @@ def drop(collection: Path) -> None:
     gone = collection
     with WriterLock(collection / _LOCK, seconds=_PATIENCE)(), WriterLock(collection / LOCK, seconds=_PATIENCE)():
         if os.name == "posix":  # elsewhere no background starts now, and a file that is open cannot be moved
-            gone = collection.rename(collection.with_name(f"{collection.name}.gone"))
+            gone = collection.with_name(f"{collection.name}.gone")
+            shutil.rmtree(gone, ignore_errors=True)  # left by one that was killed
+            collection.rename(gone)
     shutil.rmtree(gone)

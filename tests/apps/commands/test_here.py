@@ -195,6 +195,7 @@ def test_what_is_left_of_a_project_that_is_gone_is_named_and_deleted_if_asked(pl
     assert "is gone" not in said("status", "-c", str(left))[1]
     assert said("collections", "prune", "--yes")[0] == 1
     place.project.rename(other)
+    left.with_name(f"{left.name}.gone").joinpath("segments").mkdir(parents=True)  # a process was killed meanwhile
     assert said("collections", "prune", "--yes")[0] == 0
     assert not list(left.parent.iterdir())
     other.rename(place.project)
