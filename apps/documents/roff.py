@@ -231,7 +231,7 @@ class _Page:
     def _end_table(self) -> None:
         lines, self._table = self._table or [], None
         text = "\n".join(_in_cell(line) for line in lines)
-        text = re.sub(r"T\{\n(.*?)\nT\}", lambda cell: " ".join(cell[1].split()), text, flags=re.DOTALL)
+        text = re.sub(r"T\{\n((?:(?!T\{\n).)*?)\nT\}", lambda cell: " ".join(cell[1].split()), text, flags=re.DOTALL)
         mark = re.search(r"tab *\((.)\)", text.partition("\n")[0])
         behind = re.split(r"(?m)\.[ \t]*$", text, maxsplit=1)[-1]
         rows = [
