@@ -72,8 +72,7 @@ _EVERYDAY = ("demo", "index", "search", "ask", "memory", "serve", "mcp", "status
 def edge() -> None:
     """Semantic ranking, search and retrieval-augmented answers within one memory limit.
 
-    Begin with `edge demo`. Then `edge models pull all-MiniLM-L6-v2`, `edge index DIR`, `edge search QUERY` and
-    `edge ask QUESTION`.
+    Begin with `edge demo`. Then `edge index DIR`, `edge search QUERY` and `edge ask QUESTION`.
     """
 
 

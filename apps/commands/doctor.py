@@ -90,9 +90,7 @@ def doctor(as_json: bool) -> int:
     device = "" if config.automatic else parse_device(config.device)[0]
     if device and "error" in (state := report["devices"].get(device, {"error": "it is not installed"})):
         problems.append(f"the device {device!r} cannot be used here: {state['error']}")
-    # Ranking needs no embedder, and the default embedder is fetched when it is first needed.
-    needed = ("reranker", "embedder") if config.embedder else ("reranker",)
-    faulty = [(kind, models[kind]["name"]) for kind in needed if models[kind]["state"] != "ok"]
+    faulty = [(kind, model["name"]) for kind, model in models.items() if model["state"] != "ok"]
     problems += [f"the {kind} {name!r} cannot be used" for kind, name in faulty]
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
         problems.append(f"{config.scratch_path} cannot hold hidden states: {place} is no folder that can be written")

@@ -165,7 +165,7 @@ def test_a_file_is_not_called_a_dash_by_accident(edge_verb: Verb, tmp_path: Any)
 def test_settings_show_the_models(edge_verb: Verb) -> None:
     shown = edge_verb("config", "show", "--resolved", EDGE_RERANKER="", EDGE_EMBEDDER="", EDGE_LLM="").out
     assert "reranker      edge-reranker-minilm-l6  (default, in " in shown
-    assert "embedder      all-MiniLM-L6-v2  (default, not installed: edge models pull all-MiniLM-L6-v2)" in shown
+    assert "embedder      all-MiniLM-L6-v2  (default, in " in shown
     assert "llm           extractive" in shown
 
 

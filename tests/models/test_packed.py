@@ -217,13 +217,14 @@ def test_bundled_then_directory_then_path(
 def test_a_missing_model_says_where_was_looked(places: tuple[Path, Path]) -> None:
     bundled, directory = places
     with pytest.raises(ModelError) as caught:
-        resolve(DEFAULT_EMBEDDER)
+        resolve("multilingual-e5-small")
     message = str(caught.value)
-    assert str(bundled / DEFAULT_EMBEDDER) in message
-    assert str(directory / DEFAULT_EMBEDDER) in message
-    assert f"`edge models pull {DEFAULT_EMBEDDER}`" in message
-    with pytest.raises(ModelError, match="install edge-rag again"):
-        resolve(DEFAULT_RERANKER)
+    assert str(bundled / "multilingual-e5-small") in message
+    assert str(directory / "multilingual-e5-small") in message
+    assert "`edge models pull multilingual-e5-small`" in message
+    for default in (DEFAULT_RERANKER, DEFAULT_EMBEDDER):
+        with pytest.raises(ModelError, match="install edge-rag again"):
+            resolve(default)
     with pytest.raises(ModelError, match=r"known names: .*ORG/NAME"):
         resolve("no-such-model")
     with pytest.raises(ModelError, match="there is no model"):

@@ -101,8 +101,8 @@ def test_a_collection_without_passages_takes_any_embedder(make: Make, small: Any
 
 
 def test_a_missing_embedder_is_named_with_the_command_that_gets_it(make: Make, small: Any, tiny_config: Config) -> None:
-    collection = make(config=dataclasses.replace(tiny_config, embedder=""))
-    with pytest.raises(ModelError, match="edge models pull all-MiniLM-L6-v2"):
+    collection = make(config=dataclasses.replace(tiny_config, embedder="multilingual-e5-small"))
+    with pytest.raises(ModelError, match="edge models pull multilingual-e5-small"):
         collection.index(small.path)
     assert collection.files() == []
 

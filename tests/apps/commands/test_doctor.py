@@ -124,9 +124,9 @@ def test_a_setting_that_cannot_work(edge_verb: Verb, tmp_path: Path, setting: st
     assert shown.code == 2
 
 
-def test_the_default_embedder_may_be_absent(edge_verb: Verb, tmp_path: Path) -> None:
+def test_both_default_models_come_with_the_installation(edge_verb: Verb, tmp_path: Path) -> None:
     ended = edge_verb("doctor", "--json", EDGE_RERANKER="", EDGE_EMBEDDER="", EDGE_MODELS_DIR=str(tmp_path))
-    assert "edge models pull" in json.loads(ended.out)["models"]["embedder"]["state"]
+    assert {model["state"] for model in json.loads(ended.out)["models"].values()} == {"ok"}
     assert ended.code == 0
     shown = " ".join(edge_verb("doctor", EDGE_RERANKER="zzz").out.split())
     assert "reranker missing zzz: there is no model 'zzz'" in shown

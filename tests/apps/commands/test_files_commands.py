@@ -342,10 +342,23 @@ def test_names_that_steer_a_terminal_are_escaped_for_people(edge: Edge, files_ho
     assert str(folder / "two\nlines.txt") in [result["path"] for result in found]
 
 
+def test_the_default_models_find_by_meaning_without_a_download(edge: Edge, files_home: Path) -> None:
+    place = ["--collection", str(files_home / "default")]
+    new = {"EDGE_EMBEDDER": "", "EDGE_RERANKER": "", "EDGE_MODELS_DIR": str(files_home / "empty")}
+    folder = files_home / "sofa"
+    folder.mkdir()
+    (folder / "pet.txt").write_text("The kitten fell asleep on the couch.\n")
+    (folder / "car.txt").write_text("The engine needs new oil every spring.\n")
+    assert edge("index", str(folder), *place, **new).returncode == 0
+    for words in ([], ["--no-rerank"]):
+        found = edge.json("search", "where did the cat rest?", *words, *place, **new)["results"]
+        assert Path(found[0]["path"]).name == "pet.txt", "no word of the question is in it"
+
+
 def test_without_an_embedder_the_command_that_gets_it_is_named(edge: Edge, files_home: Path) -> None:
-    place = ["--collection", str(files_home / "none")]
-    message = edge.refused("index", ".", *place, EDGE_EMBEDDER="", EDGE_MODELS_DIR=str(files_home / "empty"))
-    assert "edge models pull all-MiniLM-L6-v2" in message
+    place = ["--collection", str(files_home / "none"), "--embedder", "multilingual-e5-small"]
+    message = edge.refused("index", ".", *place, EDGE_MODELS_DIR=str(files_home / "empty"))
+    assert "edge models pull multilingual-e5-small" in message
 
 
 def test_a_progress_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:

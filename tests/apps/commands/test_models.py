@@ -33,18 +33,18 @@ def damage(folder: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["{}", "[", "[]", "[" * 100_000, "\x00", "no tokenizer"])
 def test_a_damaged_model_is_listed_as_such(edge_verb: Verb, models: Path, how: str) -> None:
-    shutil.copytree(models / "tiny", models / "all-MiniLM-L6-v2")
-    damage(models / "all-MiniLM-L6-v2", how)
+    shutil.copytree(models / "tiny", models / "multilingual-e5-small")
+    damage(models / "multilingual-e5-small", how)
     ended = edge_verb("models", "list", "--json", EDGE_MODELS_DIR=str(models))
     document = json.loads(ended.out)
     assert ended.code == 0
     assert {"tiny", "tiny-embedder"} <= {row["name"] for row in document["installed"]}
     (row,) = document["damaged"]
-    assert (row["name"], row["path"]) == ("all-MiniLM-L6-v2", str(models / "all-MiniLM-L6-v2"))
-    assert "all-MiniLM-L6-v2" not in {row["name"] for row in (*document["installed"], *document["available"])}
+    assert (row["name"], row["path"]) == ("multilingual-e5-small", str(models / "multilingual-e5-small"))
+    assert "multilingual-e5-small" not in {row["name"] for row in (*document["installed"], *document["available"])}
     shown = edge_verb("models", "list", EDGE_MODELS_DIR=str(models))
     assert shown.code == 0
-    assert f"all-MiniLM-L6-v2             damaged: {row['error']}\n" in shown.out
+    assert f"multilingual-e5-small        damaged: {row['error']}\n" in shown.out
     assert "\ntiny  " in shown.out
 
 
