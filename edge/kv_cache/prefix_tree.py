@@ -77,7 +77,7 @@ class Node:
     """One segment after the segments of its path. The root of all paths has no tokens."""
 
     __slots__ = (
-        "children", "contexts", "digest", "end", "id", "parent", "pins", "start", "tokens", "usage",
+        "children", "composed", "contexts", "digest", "end", "id", "parent", "pins", "start", "tokens", "usage",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, id: str, tokens: bytes) -> None:
@@ -94,6 +94,9 @@ class Node:
         self.pins = 0
         self.contexts: list[KVBackend] = []
         """The contexts that hold the node's states now."""
+        self.composed = False
+        """Whether its states are moved ones, or stand behind some. They serve the same prompt only, so they are kept in
+        spare memory, and never on disk, where another run may want exact states."""
 
     @property
     def length(self) -> int:

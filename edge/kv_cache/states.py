@@ -174,8 +174,8 @@ class KnowledgeStates:
         """Copies a locked node's state, of about `nbytes`, into host memory, or to disk if there is no room for it."""
         if node in self.host:
             return
-        if not self._make_room(nbytes):
-            if node not in self.disk and not self._keep_on_disk(node, nbytes, extract):
+        if not self._make_room(nbytes, spare=node.composed):
+            if not (node.composed or node in self.disk or self._keep_on_disk(node, nbytes, extract)):
                 self._trace.count("knowledge.dropped")
             return
         try:
@@ -184,7 +184,7 @@ class KnowledgeStates:
             self._give(nbytes)
             raise
         size = memoryview(state).nbytes
-        if size > nbytes and not self._make_room(size - nbytes, beside=nbytes):
+        if size > nbytes and not self._make_room(size - nbytes, beside=nbytes, spare=node.composed):
             self._give(nbytes)
             self._trace.count("knowledge.dropped")
             return
@@ -219,7 +219,7 @@ class KnowledgeStates:
             missing = wanted - min(self.host.limit - self.host.used, self._budget.free)
             gone: set[Node] = set()
             while missing > 0 and (node := self.host.victim(gone)) is not None:
-                if node not in self.disk and node not in written:
+                if node not in self.disk and node not in written and not node.composed:
                     node.pins += 1
                     return node
                 missing -= self.host.nbytes(node)
@@ -242,7 +242,9 @@ class KnowledgeStates:
         with self.locked():
             room = self.disk.tier.limit
             for node in sorted(self.host, key=self.host.priority, reverse=True):
-                if node not in self.disk and (size := self.disk.file_nbytes(node, self.host[node])) <= room:
+                if node.composed or node in self.disk:
+                    continue
+                if (size := self.disk.file_nbytes(node, self.host[node])) <= room:
                     room -= size
                     node.pins += 1
                     chosen.append(node)
@@ -275,17 +277,18 @@ class KnowledgeStates:
                 break
         self._lease.resize(self._lease.nbytes + nbytes)
 
-    def _make_room(self, nbytes: int, *, beside: int = 0) -> bool:
-        """Takes `nbytes`, beside `beside` of the same state, evicting less valuable ones; or returns False."""
+    def _make_room(self, nbytes: int, *, beside: int = 0, spare: bool = False) -> bool:
+        """Takes `nbytes`, beside `beside` of the same state, evicting less valuable ones; or returns False. `spare`:
+        only composed ones are less valuable."""
         while True:
             with self.locked():
                 if self.host.used + beside + nbytes <= self.host.limit and nbytes <= self._budget.free:
                     self._lease.resize(self._lease.nbytes + nbytes)
                     return True
                 node = self.host.victim() if beside + nbytes <= self.host.limit else None
-                if node is None:
+                if node is None or (spare and not node.composed):
                     return False
-                if not self.disk.available or node in self.disk:
+                if not self.disk.available or node in self.disk or node.composed:
                     self._evict_from_host(node)
                     continue
                 if self._writer is not None:
@@ -315,7 +318,9 @@ class KnowledgeStates:
         """The ledger's shrinker for states that are also on disk. Getting one of them back costs only a read."""
         with self._lock:
             wanted = self._lease.nbytes - nbytes
-            while self._lease.nbytes > wanted and (node := self.host.victim()) is not None and node in self.disk:
+            while self._lease.nbytes > wanted and (node := self.host.victim()) is not None:
+                if node not in self.disk and not node.composed:
+                    break
                 self._evict_from_host(node)
 
     def _give_way(self, nbytes: int) -> None:
@@ -323,7 +328,7 @@ class KnowledgeStates:
         with self._lock:
             wanted = self._lease.nbytes - nbytes
             while self._lease.nbytes > wanted and (node := self.host.victim()) is not None:
-                if node not in self.disk:
+                if node not in self.disk and not node.composed:
                     self._trace.count("knowledge.dropped")
                 self._evict_from_host(node)
             while self._lease.nbytes > wanted and self._tree.forget_oldest():

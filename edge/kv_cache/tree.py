@@ -135,6 +135,7 @@ class KnowledgeTree:
             for position in range(len(path)):
                 if way := self._way_home(path, position):
                     prepared.homes[position] = self._states.enter(way)
+                prepared.nodes[position].composed = bool(prepared.homes)
             self._bring(prepared, cancelled or (lambda position: False), behind)
             self._learn(prepared, suffix)
         except BaseException:
@@ -346,7 +347,7 @@ class KnowledgeTree:
                 new += suffix
                 cost = self._costs.estimate(prepared.cached_tokens, new) / new
             for node, count in zip(nodes, prepared.computed, strict=False):
-                if count == node.length:
+                if count == node.length and not node.composed:
                     node.usage.missed(cost)
             for position in prepared.brought:
                 prepared.homes[position][-1].usage.missed(cost)
@@ -364,8 +365,7 @@ class KnowledgeTree:
     def _release(self, prepared: PreparedPath) -> None:
         started = self._clock()
         try:
-            first = min(prepared.homes, default=len(prepared.nodes))  # what follows may stand for other documents
-            self._keep(prepared.nodes[:first], prepared.backend)
+            self._keep(prepared.nodes, prepared.backend)
         finally:
             self._states.write_later()
             self._trace.count("knowledge.keep_s", self._clock() - started)

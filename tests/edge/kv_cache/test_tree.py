@@ -385,11 +385,13 @@ def document(name: str, number: int) -> StateSegment:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_documents_states_are_moved_to_any_place(data: st.DataObject) -> None:
-    """The context holds what the plain rules say, and exactly the states that stand for nothing else are kept."""
+    """The context holds what the plain rules say, whether states come from other places or from the same prompt, and
+    every state that is kept is that of its path."""
     names = ["a", "b", "cc", "dddddddddd"]
     begin = data.draw(st.sampled_from([[SYSTEM], [], [SYSTEM, A]]))
     whole = data.draw(st.booleans())
     rig = Rig(anywhere=True, host=data.draw(st.sampled_from([10**6, CELL * 60, CELL * 90])))
+    expected: dict[bytes, bytes] = {}
     for _ in range(data.draw(st.integers(1, 5))):
         order = data.draw(st.permutations(names))[: data.draw(st.integers(1, 4))]
         first = data.draw(st.sampled_from([1, 9]))
@@ -408,7 +410,45 @@ def test_documents_states_are_moved_to_any_place(data: st.DataObject) -> None:
                 assert prepared.computed_tokens <= found.missing + (AGAIN + 1) * len(order)
                 assert rig.backend.cells == composed(path, AGAIN)
                 assert all(node.usage.frequency for node in rig.tree._states.host), "what is used has a rank"
+        cells, tokens = composed(path, AGAIN), b""
+        for part in path:
+            tokens += np.asarray(part.tokens, np.int32).tobytes()
+            start, end = len(tokens) // 4 - len(part.tokens), len(tokens) // 4
+            expected[tokens] = b"".join(cells[start:end])
         for node in rig.tree._states.host:
-            tokens = np.frombuffer(b"".join(part.tokens for part in node.path()), np.int32)
-            assert rig.tree._states.host[node] == b"".join(chained(tokens.tolist())[node.start :])
+            tokens = b"".join(part.tokens for part in node.path())
+            exact = b"".join(chained(np.frombuffer(tokens, np.int32).tolist())[node.start :])
+            if not node.composed:
+                assert rig.tree._states.host[node] == exact
+            elif rig.tree._states.host.limit == 10**6:  # a document that found no room behind the beginning is computed
+                assert rig.tree._states.host[node] == expected[tokens]
         rig.check()
+
+
+def test_a_prompt_that_comes_again_is_restored_whole_and_not_from_disk(tmp_path: Path) -> None:
+    rig = Rig(anywhere=True, disk=10**6, folder=tmp_path)
+    last = segment("last", 30)
+    prompt = [SYSTEM, document("a", 2), document("b", 3), last]
+    for path, place in ((prompt, "nowhere"), ([SYSTEM, C], "nowhere"), (prompt, "host")):
+        with rig.tree.prepare(path) as prepared:
+            assert {*prepared.places[1:]} == {place}
+    rig.tree.close()
+    rig = Rig(anywhere=True, disk=10**6, folder=tmp_path)
+    with rig.tree.prepare(prompt) as prepared:
+        assert prepared.places == ["disk", "moved", "moved", "nowhere"]
+
+
+@pytest.mark.parametrize(("disk", "behind"), [(0, False), (10**6, False), (10**6, True)])
+def test_states_of_a_prompt_take_only_room_that_documents_leave(disk: int, behind: bool, tmp_path: Path) -> None:
+    """Those of documents evict them, and never the other way round."""
+    rig = Rig(anywhere=True, host=CELL * 100, disk=disk, folder=tmp_path if disk else None, behind=behind)
+    with rig.tree.prepare([SYSTEM, document("a", 2), document("b", 3)]):
+        pass
+    rig.check()
+    assert sum(node.composed for node in rig.tree._states.host) == 1, "two documents of 28 leave room for one"
+    kept = {node for node in rig.tree._states.host if not node.composed}
+    with rig.tree.prepare([SYSTEM, document("c", 2)]):
+        pass
+    rig.check()
+    assert kept < set(rig.tree._states.host)
+    assert not any(node.composed for node in [*rig.tree._states.host, *rig.tree._states.disk.tier])

@@ -370,11 +370,12 @@ def test_moved_states_are_those_that_would_be_computed(
         oracle.truncate(0)
         for segment in path:
             oracle.prefill(segment.tokens)
-        with tree.prepare(path):
+        with tree.prepare(path) as prepared:
             assert states.length == oracle.length
             found, expected = logits_after(states), logits_after(oracle)
         assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
-    assert trace.counters["knowledge.moved_hits"] == 8
+    assert trace.counters["knowledge.moved_hits"] == 5
+    assert prepared.places == ["context", "host", "host", "host", "host"], "the first prompt again"
 
 
 TOKENS = [300 + (7 * i) % 500 for i in range(2048)]
