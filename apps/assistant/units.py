@@ -89,6 +89,8 @@ class _Passage:
 
     def _take(self, kind: int, start: int, end: int) -> None:
         text = self._text[start:end]
+        if kind >= kinds.HEADING and len(text.split()) > WORDS:
+            kind = kinds.SENTENCE  # more words than a window has name nothing, whatever the style of the document says
         above = " > ".join(self._headings[depth] for depth in sorted(self._headings))
         if kind >= kinds.HEADING:
             shown = _SECTION.sub(r"\1", unmarked(_HEADING_MARKS.sub("", text)).rstrip(":")).strip('"')

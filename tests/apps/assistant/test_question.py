@@ -14,6 +14,7 @@ from edge.apps.assistant.pipelines import INTERVAL, PIPELINES
 from edge.apps.assistant.question import LONGEST, asked_value, check_question, courtesy, judged_question, refers_back
 from edge.apps.assistant.retrieval import Retrieval
 from edge.apps.assistant.units import WORDS, units, windows
+from edge.apps.documents.kinds import HEADING, SENTENCE
 from edge.errors import InputError
 from edge.scheduling.predictor import Seconds
 
@@ -309,6 +310,15 @@ def test_windows_of_a_long_section_overlap_and_have_its_heading() -> None:
         assert window.text.startswith("Rent\n")
         assert sum(len(unit.text.split()) for unit in window.units) <= WORDS
         assert window.units[-1] in following.units, "what is cut in one window is whole in the next"
+
+
+def test_a_heading_of_more_words_than_a_window_is_read_as_a_sentence() -> None:
+    """Some documents set whole paragraphs as headings, and each window would begin with all of it."""
+    for count, kind in ((WORDS, "heading"), (WORDS + 1, "sentence")):
+        heading = " ".join(f"word{n}" for n in range(count))
+        text = f"{heading}\n\nThe rent is due at once."
+        above, below = units(text, ((HEADING + 1, len(heading)), (SENTENCE, len(text))))
+        assert (above.kind, below.heading) == (kind, heading if kind == "heading" else "")
 
 
 def test_code_stays_with_the_words_that_lead_up_to_it() -> None:
