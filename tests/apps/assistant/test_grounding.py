@@ -161,6 +161,25 @@ def test_a_fact_belongs_to_the_passage_that_treats_what_is_said(
         assert missing(statement, question, [LIABILITY], [DENTAL]) == facts, "also if it cites the other passage"
 
 
+BRANCH = GivenPassage.of("A service must answer in time. The branch in Sutro opens at ten.")
+HOURS = GivenPassage.of("The webhook of a skill and its URL are checked for an hour.")
+
+
+@pytest.mark.parametrize(
+    ("statement", "facts"),
+    [
+        ("For webhook and URL of a skill checked for an hour the branch in Sutro opens at ten.", []),
+        ("The webhook of a skill and its URL are checked for an hour in Sutro.", ["Sutro"]),
+        ("For a skill: 1. Check the webhook 2. Check the URL", []),
+        ("For a skill: 1. Check 3 webhooks", ["3 webhooks"]),
+    ],
+)
+def test_a_run_of_a_passages_own_words_is_supported_and_numbers_of_items_are_no_facts(
+    statement: str, facts: list[str]
+) -> None:
+    assert missing(statement, "How do I get help?", [BRANCH, HOURS]) == facts
+
+
 NOTES = (
     "Household policy HM-40917\nYearly premium 128 euros, due on 1 April.\nIn the hut: it takes no cards.\n"
     "No running for Jonas until 15 June."
