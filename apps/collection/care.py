@@ -181,8 +181,7 @@ class CollectionCare(StoreCare):
         lost = wreck.lost["chunks"] + wreck.lost["files"] + wrong_files + wrong
         said: list[str] = []
         if lost:
-            what = "passages may be" if wreck.searched else f"at {counted(lost, 'place')} passages were"
-            said.append(f"{what} lost; their files are read again")
+            said.append(f"at {counted(lost, 'place')} passages were lost; their files are read again")
             with new.write() as db:
                 db.execute("UPDATE files SET hash = NULL, due = 1 WHERE root <> ?", (TEXT_ROOT,))
                 texts = db.execute(

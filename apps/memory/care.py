@@ -120,14 +120,12 @@ class MemoryCare(StoreCare):
                 with suppress(apsw.ConstraintError):
                     db.execute("INSERT INTO links VALUES (?, ?, ?)", row)
         said: list[str] = []
-        if wreck.searched:
-            said.append("rows were looked for in all pages; those that no page holds whole are lost")
-        elif wrong:
-            said.append(f"{counted(wrong, 'memory', 'memories')} could not be read")
+        if lost := wrong + wreck.lost[_MEMORIES.name]:
+            said.append(f"at {counted(lost, 'place')} memories could not be read")
         if back:
             shown = ", ".join(back)
             said.append(f"{len(back):,} came back from their history, without dates and metadata: {shown}")
-        if wrong_lines and not wreck.searched:
+        if wrong_lines:
             said.append(f"lost: {counted(wrong_lines, 'line')} of the history")
         return counted(memories, "memory", "memories"), said
 
@@ -146,7 +144,7 @@ def _bring_memories(wreck: Wreck, new: Database) -> tuple[int, int]:
         lexical.add(db, [record.id for record in records], [record.indexed_text for record in records])
 
     brought = bring_rows(wreck, new, _MEMORIES, wanted=is_there, written=written, empty="follows")
-    with new.write() as db:  # rows from pages come in any order, so a turn may come before the one that it follows
+    with new.write() as db:  # a turn may come before the one that it follows
         db.executemany("UPDATE memories SET follows = (SELECT id FROM memories WHERE id = ?) WHERE id = ?", turns)
         db.execute(CONVERSATIONS)
     return brought

@@ -292,9 +292,8 @@ def make_again(path: Path, migrations: Sequence[Migration], fill: Fill, *, budge
             with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
                 draft = Path(folder) / path.name
                 with Database(draft, migrations, budget=budget, verbs=verbs) as new:
-                    with new.read() as db:
-                        layout = layout_of(db)
-                    with opened_wreck(copy, layout) as wreck:
+                    new.settle()
+                    with opened_wreck(copy, draft) as wreck:
                         fill(wreck, new)
                     new.settle()
                 if overwrite(path, draft, verbs=verbs, ready=partial(_is_as, path, state)):
@@ -343,7 +342,7 @@ def bring_rows(
     chosen = [name for name in table.columns if name != empty]
     places = [table.columns.index(name) for name in chosen]
     insert = f"INSERT INTO {table.name}({', '.join(chosen)}) VALUES ({', '.join('?' * len(chosen))})"
-    left = wreck.rows(table.name, table.columns, table.proves)
+    left = wreck.rows(table.name, table.columns)
     while some := list(islice(left, _TOGETHER)):
         with new.write() as db:
             copied: list[Row] = []
@@ -351,7 +350,7 @@ def bring_rows(
                 if not table.proves(row):
                     wrong += 1
                 elif wanted(db, row):
-                    with suppress(apsw.ConstraintError):  # damage, or an older version of a row that is there
+                    with suppress(apsw.ConstraintError):
                         db.execute(insert, [row[place] for place in places])
                         copied.append(row)
             written(db, copied)
