@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import Field, dataclass
+from dataclasses import Field
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -18,7 +17,6 @@ from msgspec import Meta
 
 from edge.apps.serve.limits import RETRY_S, Limits
 from edge.apps.serve.refusals import HttpRefusal
-from edge.apps.serve.security import CLIENT
 from edge.apps.store.rows import JsonSize
 from edge.apps.verbs.options import Option, Options, RequestOptions, value_type
 from edge.budget import Lease, MemoryBudget
@@ -104,8 +102,7 @@ _LEAST = 128 << 10
 """Memory of a request besides its body: the objects of the HTTP libraries, of its work, a small answer."""
 
 _SMALL = 512 << 10
-"""So much of each request is not counted towards its client's share. However much a client holds, others of its address
-that bring no key can still send small requests."""
+"""So much of each request always fits, beside requests that hold all that they may."""
 
 _LARGE = 64 << 10
 """A request whose body needs more than this, read and parsed, is large."""
@@ -119,93 +116,66 @@ _DRAINED = 4
 refusal."""
 
 
-@dataclass(slots=True)
-class _Claim:
-    """The part of its client's share that a request holds: bytes of its lease, and whether it is one of its large
-    requests."""
-
-    client: str
-    nbytes: int = 0
-    large: bool = False
-
-
 class Requests:
-    """The memory of the requests that are being read or worked on."""
+    """The memory of the requests that are being read or worked on. Thread-safe."""
 
     def __init__(self, budget: MemoryBudget, limits: Limits, needed: int = 0) -> None:
-        """`needed`: bytes of the limit that large requests leave to the work, enough for one search."""
+        """`needed`: bytes of the limit that requests leave to the work, enough for one search."""
         self.budget = budget
         self.limits = limits
+        self.open = 0
         self._needed = needed
-        self._shares = Shares(max(budget.limit - needed, _ROOM))
-        self._claims: dict[Lease, _Claim] = {}
-        self._large = Shares(max(2, limits.connections // 2))
+        self._left = max(budget.limit - needed, _ROOM)
+        self._lock = threading.Lock()
 
-    def is_large(self, lease: Lease) -> bool:
-        return self._claims[lease].large
-
-    @property
-    def open(self) -> int:
-        return len(self._claims)
+    @staticmethod
+    def is_large(lease: Lease) -> bool:
+        return lease.nbytes > _LEAST + _LARGE
 
     @asynccontextmanager
     async def leased(self) -> AsyncIterator[Lease]:
         """Holds the memory that a request takes before its body is read; 429 while others hold the memory, 413 where it
         would not fit alone."""
         lease = self.budget.reserve("requests", 0)
-        claim = self._claims[lease] = _Claim(CLIENT.get())
+        self.open += 1
         try:
             self.hold(lease, _LEAST)
             yield lease
         finally:
-            del self._claims[lease]
-            self._shares.shrinks(claim.client, claim.nbytes)
-            self._large.shrinks(claim.client, claim.large)
+            self.open -= 1
+            self._grows(-_counted(lease.nbytes))
             lease.release()
 
     def hold(self, lease: Lease, nbytes: int) -> None:
-        """Grows a request's lease. Raises as `leased` does, also if its client holds too much."""
-        claim, nbytes = self._claims[lease], max(lease.nbytes, nbytes)
-        counted = max(claim.nbytes, nbytes - _SMALL)
-        more = counted - claim.nbytes
-        if not self._shares.grows(claim.client, more):
-            raise self._share_refusal(claim, nbytes, counted)
-        try:
-            lease.resize(nbytes)
-        except BudgetExceeded as error:
-            self._shares.shrinks(claim.client, more)
-            needed = format_size(max(error.needed, self._needed_for(counted)), up=True)
-            if self.open > 1:
-                raise HttpRefusal(
-                    429,
-                    f"the request needs {format_size(nbytes)} of memory, and {self.open - 1} other requests hold it: "
-                    f"send it again in {RETRY_S} seconds, or start the server with --memory {needed}",
-                    {"Retry-After": RETRY_S},
-                ) from None
+        """Grows a request's lease. Raises as `leased` does."""
+        nbytes = max(lease.nbytes, nbytes)
+        more, needed = _counted(nbytes) - _counted(lease.nbytes), self._needed + nbytes
+        if self._grows(more):
+            try:
+                lease.resize(nbytes)
+                return
+            except BudgetExceeded as error:
+                self._grows(-more)
+                needed = max(needed, error.needed)
+        enough = format_size(needed, up=True)
+        if self.open > 1:
             raise HttpRefusal(
-                413,
-                f"the request needs {format_size(nbytes)} of memory, more than the limit of "
-                f"{format_size(self.budget.limit)} leaves; --memory {needed} is the smallest that works",
-            ) from None
-        claim.nbytes = counted
-
-    def _share_refusal(self, claim: _Claim, nbytes: int, counted: int) -> HttpRefusal:
-        if counted > self._shares.alone:
-            needed = format_size(self._needed_for(counted), up=True)
-            return HttpRefusal(
-                413,
-                f"the request needs {format_size(nbytes)} of memory, more than the {format_size(self._shares.alone)} "
-                f"that one client may hold; --memory {needed} is the smallest that works",
+                429,
+                f"the request needs {format_size(nbytes)} of memory, and {self.open - 1} other requests hold it: "
+                f"send it again in {RETRY_S} seconds, or start the server with --memory {enough}",
+                {"Retry-After": RETRY_S},
             )
-        return HttpRefusal(
-            429,
-            f"the request needs {format_size(nbytes)} of memory, and large requests of this client and others hold "
-            f"it: send it again in {RETRY_S} seconds",
-            {"Retry-After": RETRY_S},
+        raise HttpRefusal(
+            413,
+            f"the request needs {format_size(nbytes)} of memory, more than the limit of "
+            f"{format_size(self.budget.limit)} leaves; --memory {enough} is the smallest that works",
         )
 
-    def _needed_for(self, counted: int) -> int:
-        return self._needed + 2 * counted
+    def _grows(self, more: int) -> bool:
+        with self._lock:
+            fits = more <= max(0, self._left)
+            self._left -= more if fits else 0
+            return fits
 
     async def read(self, request: Request, lease: Lease, *, typed: bool = True) -> bytes:
         """The whole body. Its memory once parsed is held as well."""
@@ -252,14 +222,6 @@ class Requests:
             ) from None
         if reason is not None:
             raise reason
-        if lease.nbytes > _LEAST + _LARGE:
-            claim = self._claims[lease]
-            claim.large = self._large.grows(claim.client, 1)
-            if not claim.large:
-                raise HttpRefusal(
-                    429, f"enough large requests of this client wait already: send it again in {RETRY_S} seconds",
-                    {"Retry-After": RETRY_S},
-                )  # fmt: skip
         return bytes(body)
 
     def _too_long(self, length: int) -> HttpRefusal:
@@ -278,36 +240,8 @@ class Requests:
                     return
 
 
-class Shares:
-    """A client may grow as long as it then holds at most as much as is left for all others: one alone holds up to a
-    half, and each of n greedy ones an (n + 1)th part (Choudhury and Hahne, "Dynamic queue length thresholds for
-    shared-memory packet switches", IEEE/ACM Transactions on Networking 6, 1998, with an alpha of 1). Thread-safe."""
-
-    def __init__(self, whole: int) -> None:
-        self._whole = whole
-        self._held: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    @property
-    def alone(self) -> int:
-        return self._whole // 2
-
-    def grows(self, client: str, amount: int) -> bool:
-        """Gives a client an amount more, if it may hold that much; returns whether it may."""
-        if not amount:
-            return True
-        with self._lock:
-            left = self._whole - self._held.total() - amount
-            if self._held[client] + amount > left:
-                return False
-            self._held[client] += amount
-            return True
-
-    def shrinks(self, client: str, amount: int) -> None:
-        with self._lock:
-            self._held[client] -= amount
-            if not self._held[client]:
-                del self._held[client]
+def _counted(nbytes: int) -> int:
+    return max(0, nbytes - _SMALL)
 
 
 def decoded(body: bytes, kind: Any) -> Any:

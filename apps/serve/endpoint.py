@@ -19,7 +19,6 @@ from edge.apps.serve.connection import OWN
 from edge.apps.serve.library import ServedLibrary
 from edge.apps.serve.limits import attending, settled, urgency_of
 from edge.apps.serve.refusals import HttpRefusal, Shape, plain, refusal_of, refused
-from edge.apps.serve.security import CLIENT, client_of
 from edge.apps.serve.server import HttpServer
 from edge.budget import Lease
 from edge.errors import EdgeError
@@ -213,7 +212,6 @@ class Endpoint:
             if message["type"] == "http.response.start":
                 status = message["status"]
 
-        CLIENT.set(client_of(scope))
         try:
             async with self._server.requests.leased() as lease:
                 answer = await self._answer(Request(scope, receive), lease)

@@ -11,7 +11,6 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -216,19 +215,6 @@ async def _preflight(origin: str, send: Any) -> None:
     ]
     await send({"type": "http.response.start", "status": 204, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
-
-
-CLIENT: ContextVar[str] = ContextVar("edge_client", default="")
-
-
-def client_of(scope: Any) -> str:
-    """A client's name: its address and a checksum of the key that it brings, which tells programs of one machine
-    apart."""
-    if by_socket(scope):
-        return "owner's socket"
-    address = str((scope.get("client") or ("", 0))[0])
-    key = given_token(single_headers(scope["headers"]))
-    return f"{address} {sha256(key.encode('utf-8', 'replace')).hexdigest()}" if key else address
 
 
 _FILE = "serve-token.json"

@@ -118,7 +118,7 @@ def test_what_does_not_fit_the_memory_is_refused_with_the_limit_that_would_do(
     start_server: Callable[..., Running], tmp_path: Path
 ) -> None:
     server = start_server("--memory", "190MB", runtime=tmp_path / "run")
-    marks = b'{"query": "x", "documents": [' + b",".join([b'"a"'] * 600_000) + b"]}"
+    marks = b'{"query": "x", "documents": [' + b",".join([b'"a river in spring \xc3\xbc"'] * 290_000) + b"]}"
     with server.client() as client:
         answer = client.post("/v1/rerank", content=marks)
         assert answer.status_code == 413
