@@ -45,7 +45,6 @@ from edge.planner.measured import (
     Company,
     LimitProfile,
     MachineProfile,
-    Prediction,
     Reading,
     Serving,
     best_serving,
@@ -136,6 +135,7 @@ def reading(schedule: Setting, visits: Sequence[Visit]) -> Reading:
     # Refusals do not depend on the time, so every visit has the same answers.
     written, writing = np.asarray(visits[0].written, np.bool_), stages.pop("write")
     return Reading(
+        schedule.memory,
         schedule.depth,
         schedule.passages,
         len(written),
@@ -149,7 +149,7 @@ def reading(schedule: Setting, visits: Sequence[Visit]) -> Reading:
     )
 
 
-PROFILED_DEPTHS: Sequence[int] = (0, 8, 30, 60)
+DEPTHS: Sequence[int] = (0, AskOptions().pool)
 """0 means without reranking."""
 
 PASSAGES: Sequence[int] = (2, 4, 8)
@@ -200,19 +200,14 @@ def measure_limit(
     answers: Sequence[int],
     say: Callable[[str], None],
 ) -> LimitProfile:
-    """Measures answers with each reranking depth; each number of passages without reranking and at the middle depth;
-    and the process as a server with so many `answers` at a time, exact and shared."""
+    """Measures answers with each number of passages, reranked or not, and the process as a server with so many
+    `answers` at a time, exact and shared."""
     from edge.apps.serve.limits import load_libraries
 
     if answers:
         load_libraries()  # its lack is told before anything is measured
-    middle = PROFILED_DEPTHS[len(PROFILED_DEPTHS) // 2]
-    schedules = [
-        Setting(config.memory, depth, passages)
-        for depth in PROFILED_DEPTHS
-        for passages in (PASSAGES if depth in (0, middle) else PASSAGES[1:2])
-    ]
-    alone = Setting(config.memory, middle, PASSAGES[1])
+    schedules = [Setting(config.memory, depth, passages) for depth, passages in product(DEPTHS, PASSAGES)]
+    alone = Setting(config.memory, DEPTHS[-1], PASSAGES[1])
     kinds = [(1, "exact"), *product(answers, ("exact", "shared"))] if answers else []
     company = [replace(alone, answers=count, generation=kind, serving=True) for count, kind in kinds]
     found = visited(
@@ -348,7 +343,7 @@ def questions_options(which: str, llm: str) -> Callable[[Command], Command]:
 def profile(questions: Questions, rounds: int, answers: tuple[int, ...], setup: Setup, as_json: bool) -> None:
     """Measure embedding, search, reranking and writing on this machine, for `edge plan here`.
 
-    The questions are answered under the memory limit in force, with several reranking depths and numbers of passages.
+    The questions are answered under the memory limit in force, reranked and not, with several numbers of passages.
     Each is visited in several rounds, in processes of their own. Run it once for each limit that you think of, when
     nothing else runs. The figures are kept beside the collection, for this machine and these models.
     """
@@ -389,10 +384,6 @@ def profile(questions: Questions, rounds: int, answers: tuple[int, ...], setup: 
     )
 
 
-_DEFAULT = AskOptions()
-DEPTHS = (0, _DEFAULT.pool)
-
-
 @click.command("here")
 @click.option("--within", type=FiniteRange(0, min_open=True), help="Longest time of a written answer, in seconds.")
 @click.option("--memory", help="Most bytes that the process may hold, such as 300MB.")
@@ -417,7 +408,7 @@ def here(
     """
     config = configure(llm=llm)
     known = known_profile(config, pipeline, collection)
-    found = unbeaten_choices(known.choices(DEPTHS, PASSAGES))
+    found = unbeaten_choices(known.readings)
     best = chosen(found, within, None if memory is None else parse_size(memory))
     if settings is not None:
         with open_output(settings) as file:
@@ -434,16 +425,17 @@ def here(
     )
     for p in found:
         mark = "*" if p is best else " "
-        stages = ", ".join(format_duration(p.stages[name]) for name in STAGES)
+        stages = ", ".join(format_duration(getattr(p, name)) for name in STAGES)
         click.echo(
             f"{mark} {format_size(p.limit):>9}{p.depth:>8}{p.passages:>10}{format_duration(p.seconds):>10}"
             f"{p.written:>9.0%}{format_size(int(p.nbytes)):>10}   {stages}"
         )
-    slowest = max(best.stages, key=lambda name: best.stages[name])
+    taken = of_stages(best)
+    slowest = max(taken, key=lambda name: taken[name])
     click.echo(
         f"`{command(best, pipeline, config.llm)}` should take {format_duration(best.seconds)} and hold "
         f"{format_size(int(best.nbytes))} of {format_size(best.limit)}; most of the time goes into {slowest} "
-        f"({best.stages[slowest] / best.seconds:.0%})."
+        f"({taken[slowest] / best.seconds:.0%})."
     )
     if best.written < 1:
         click.echo(
@@ -463,7 +455,7 @@ def known_profile(config: Config, pipeline: str, collection: Path | None) -> Mac
     return known
 
 
-def chosen(found: list[Prediction], within: float | None, memory: int | None) -> Prediction:
+def chosen(found: list[Reading], within: float | None, memory: int | None) -> Reading:
     fitting = [
         p for p in found
         if (within is None or p.seconds <= within) and (memory is None or p.limit <= memory)
@@ -477,22 +469,26 @@ def chosen(found: list[Prediction], within: float | None, memory: int | None) ->
     return min(fitting, key=lambda p: (-p.depth, -p.passages, p.seconds, p.limit))
 
 
-def command(p: Prediction, pipeline: str, llm: str) -> str:
+def command(p: Reading, pipeline: str, llm: str) -> str:
     model = f" --llm {llm}" if llm else ""
     rerank = "" if p.depth else " --no-rerank"
     chosen = "" if pipeline == "plain" else f" --pipeline {pipeline}"
     return f"edge ask --memory {p.limit} -n {p.passages}{rerank}{chosen}{model}"
 
 
-def settings_text(p: Prediction, pipeline: str, llm: str) -> str:
+def settings_text(p: Reading, pipeline: str, llm: str) -> str:
     """A comment gives the whole command, since some options have no setting."""
     return f"# {command(p, pipeline, llm)}\nmemory = {p.limit}\n"
 
 
-def row(p: Prediction) -> dict[str, Any]:
+def of_stages(p: Reading) -> dict[str, float]:
+    return {name: getattr(p, name) for name in (*STAGES, "other")}
+
+
+def row(p: Reading) -> dict[str, Any]:
     return {
         "memory": p.limit, "depth": p.depth, "passages": p.passages, "seconds": p.seconds, "written": p.written,
-        "mean_seconds": p.mean_seconds, "nbytes": p.nbytes, "stages": dict(p.stages),
+        "mean_seconds": p.mean_seconds, "nbytes": p.nbytes, "stages": of_stages(p),
     }  # fmt: skip
 
 
@@ -510,7 +506,7 @@ class ServerPlan:
 
     @classmethod
     def of(cls, serving: Serving, llm: str) -> ServerPlan:
-        p, company = serving.prediction, serving.company
+        p, company = serving.reading, serving.company
         llm = str(Path(llm).absolute()) if llm and Path(llm).is_file() else llm
         return cls(p.limit, company.answers, company.generation, p.passages, p.depth > 0, llm)
 
@@ -558,7 +554,7 @@ def serve(
     passages are preferred, then those that write from most, then exact answers, then the earliest first text.
     """
     config = configure(llm=llm)
-    found = servings(known_profile(config, "plain", collection), DEPTHS, PASSAGES, rate)
+    found = servings(known_profile(config, "plain", collection), rate)
     best = best_serving(found, within, None if memory is None else parse_size(memory))
     plan = ServerPlan.of(best, config.llm)
     row = {
@@ -573,7 +569,7 @@ def serve(
     if as_json:
         click.echo(json.dumps(row))
         return
-    judged = f"the best {best.prediction.depth} judged" if plan.rerank else "not reranked"
+    judged = f"the best {best.reading.depth} judged" if plan.rerank else "not reranked"
     click.echo(
         f"{format_size(plan.memory)}, {counted(plan.answers, 'answer')} at a time ({plan.generation}), "
         f"{counted(plan.passages, 'passage')} ({judged})"

@@ -24,7 +24,7 @@ from edge.apps.plan.profile import (
 )
 from edge.config import format_size, parse_size
 from edge.errors import InputError
-from edge.planner.measured import MachineProfile, Prediction, Reading
+from edge.planner.measured import MachineProfile, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,14 @@ class Comparison:
     """A prediction and its measurement: the typical times over the questions, and answers per second, one after the
     other."""
 
-    predicted: Prediction
+    predicted: Reading
     measured: Reading
     per_s: float
 
     @property
     def written_seconds(self) -> float:
         """The measured seconds of a written answer; 0 if none was written."""
-        m = self.measured
-        return m.embed + m.search + m.rerank + m.write + m.other if m.written else 0.0
+        return self.measured.seconds if self.measured.written else 0.0
 
     @property
     def written_error(self) -> float:
@@ -69,7 +68,7 @@ class Comparison:
 def plan(
     *,
     questions: Questions,
-    depths: Annotated[Sequence[int], numbers(0), "Reranking depths; 0 is without."] = (0, 12, 20, 45),
+    depths: Annotated[Sequence[int], numbers(0), "Reranking depths; 0 is without."] = (0, 30),
     passages: Annotated[Sequence[int], numbers(0), "Numbers of passages."] = (4,),
     limits: Annotated[str, "Memory limits such as 300MB,1GB; all that were profiled if not given."] = "",
     rounds: int,
@@ -86,9 +85,9 @@ def plan(
     if limits:
         wanted = {parse_size(text) for text in limits.split(",")}
         known.limits = {limit: profile for limit, profile in known.limits.items() if limit in wanted}
-    found = known.choices(depths, passages)
+    found = [p for p in known.readings if p.depth in depths and p.passages in passages]
     if not found:
-        raise InputError("nothing was profiled for these limits: run edge profile first")
+        raise InputError("nothing was profiled for these limits and depths: run edge profile first")
     schedules = [Setting(p.limit, p.depth, p.passages) for p in found]
     visits = visited(
         place, config, questions.read(), schedules,
