@@ -196,14 +196,12 @@ class VectorIndex(Closing):
         write: Write,
         use: Callable[[TuningCandidates], object],
         *,
-        questions: Vectors | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Calls `use` with the candidate parameters, their recall and stage costs. Nothing changes; see `tune`."""
         from edge.planner.tuner import examine
 
-        given = None if questions is None else checked_queries(questions, self.dim)
-        examine(self._work(write, progress=progress), use, given)
+        examine(self._work(write, progress=progress), use)
 
     def install_quantizer(self, write: Write, quantizer: Quantizer) -> Curve:
         """Sorts all vectors into shared lists; returns the recall curve. StorageError during other maintenance."""

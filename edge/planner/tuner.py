@@ -92,7 +92,7 @@ class TuningCandidates:
         calibrating = 6 * dim * CALIBRATION_LEAST + calibration_nbytes(dim, max(wanted))
         spec = sources[0].segment.spec
         sampling = sum(sampled_nbytes(min(count, _FEWEST_QUERIES), rows, wanted, _CODECS - 1, dim, spec))
-        sorting = sorting_nbytes(max(wanted), dim) - tables  # the tables are released before
+        sorting = sorting_nbytes(rows, max(wanted), dim) - tables  # the tables are released before
         # No later step needs more than this, so a refusal names a limit that works.
         work.budget.reserve("index tuning", max(least, calibrating, sampling, sorting)).release()
         with workspace(work.budget, "index tuning", least, least + drawn * 4 * dim) as lease:
@@ -183,14 +183,14 @@ def tuned(work: Work, goal: Goal, questions: Vectors | None) -> IndexTuning:
     return IndexTuning(record, changed=True)
 
 
-def examine(work: Work, use: Callable[[TuningCandidates], object], questions: Vectors | None) -> None:
+def examine(work: Work, use: Callable[[TuningCandidates], object]) -> None:
     """Calls `use` with the candidate parameters of an index. See `VectorIndex.examine`."""
     used = []
 
     def look(work: Work) -> Tuned:
         with work.write() as db:
             sources: list[VectorSource] = list(work.sources(IndexManifest(db)).values())
-        use(TuningCandidates(work, sources, questions))
+        use(TuningCandidates(work, sources))
         used.append(True)
         raise Stopped  # before anything is trained
 

@@ -116,7 +116,7 @@ def _due(sources: Iterable[VectorSource]) -> list[VectorSource]:
     return by_size[:chosen]
 
 
-_OURS = re.compile(r"[0-9a-f]{8,}(?:\.blk|\.blk\.tmp|\.tmp|-[0-9]+\.run\.tmp)")
+_OURS = re.compile(r"[0-9a-f]{8,}(?:\.blk|\.blk\.tmp|\.tmp|\.run\.tmp)")
 """File names that this package makes. The folder may be a link to a folder with other people's files."""
 
 

@@ -4,7 +4,6 @@ flushed meanwhile are sorted afterwards, the last of them inside the transaction
 from __future__ import annotations
 
 import contextlib
-import io
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edge.blocks import stretches
 from edge.errors import StorageError, as_storage_error
 from edge.files.output_file import write_all
 from edge.ivf.base import NO_IDS, Codec, CodecSpec, Ids, Quantizer, Tuned, Vectors
@@ -33,109 +31,78 @@ from edge.ivf.storage.segment_writer import (
 )
 from edge.resident import Closing, trim_heap
 
-_MOST_FILES = 96
-"""Files open at once. Some systems allow a process no more than 256."""
-
-_READ_NBYTES = 1 << 20
-
 
 class Runs(Closing):
-    """Scratch files, one for each range of lists. A context manager that removes them on exit."""
+    """Rows in runs that are sorted by list, in a scratch file. A context manager that removes it on exit."""
 
-    def __init__(self, folder: Path, dim: int, sizes: npt.NDArray[np.int64], room: int) -> None:
-        """Empty runs for so many rows in each list [nlist]; `room` are bytes of rows in memory."""
+    def __init__(self, folder: Path, dim: int, nlist: int, room: int) -> None:
+        """`room`: bytes of rows in memory."""
         self._record = np.dtype([("list", "<i4"), ("id", "<i8"), ("vector", "<f4", (dim,))])
-        self._room = max(1, room // self._record.itemsize)
-        # A file fills half the memory on average, since the sizes are estimates.
-        count = min(_MOST_FILES, len(sizes), 1 + 2 * int(sizes.sum()) // self._room)
-        before = np.cumsum(sizes) - sizes
-        self._group = np.minimum(count - 1, before * count // max(1, int(sizes.sum()))).astype(np.int32)
-        token = secrets.token_hex(8)
-        self._paths = [folder / f"{token}-{number}.run.tmp" for number in range(count)]
-        self._files: list[io.FileIO] = []
+        # As many again are sorted, or read.
+        self._held = np.empty(max(1, room // (2 * self._record.itemsize)), self._record)
+        self._count = 0
+        self._nlist = nlist
+        self._starts: list[npt.NDArray[np.int32]] = []  # of each list in each run, and the run's end [nlist + 1]
+        self._path = folder / f"{secrets.token_hex(8)}.run.tmp"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for path in self._paths:
-                self._files.append(path.open("w+b", buffering=0))
+            self._file = self._path.open("w+b", buffering=0)
         except OSError as error:
-            self.close()
-            raise StorageError(f"{folder} takes no scratch files: {error.strerror}") from error
+            raise StorageError(f"{folder} takes no scratch file: {error.strerror}") from error
 
     def add(self, lists: Lists, ids: Ids, vectors: Vectors) -> None:
-        groups = self._group[lists]
-        order = np.argsort(groups, kind="stable")
-        records = np.empty(len(ids), self._record)
-        records["list"], records["id"], records["vector"] = lists[order], ids[order], vectors[order]
-        groups = groups[order]
-        for low, high in stretches(groups):
-            self._write(int(groups[low]), records[low:high])
+        start = 0
+        while start < len(ids):
+            end = min(len(ids), start + len(self._held) - self._count)
+            rows = self._held[self._count : self._count + end - start]
+            rows["list"], rows["id"], rows["vector"] = lists[start:end], ids[start:end], vectors[start:end]
+            self._count += end - start
+            start = end
+            if self._count == len(self._held):
+                self._end_run()
 
     def drain(self, writer: SegmentWriter, codec: Codec) -> Iterator[int]:
         """Writes all rows in the order of their lists, and yields the number written so far."""
-        done = 0
-        for number, file in enumerate(self._files):
-            keys = np.concatenate([np.empty(0, np.int32), *(block["list"].copy() for block in self._blocks(file))])
-            for low, high, rows in self._ranges(keys):
-                if rows > self._room:  # a single list: its rows may come in any order
-                    for block in self._blocks(file):
-                        own = block[block["list"] == low]
-                        append_by_list(writer, codec, own["list"], own["id"], own["vector"])
-                else:
-                    held = np.empty(rows, self._record)
-                    at = 0
-                    for block in self._blocks(file):
-                        own = block[(block["list"] >= low) & (block["list"] < high)]
-                        held[at : at + len(own)] = own
-                        at += len(own)
-                    append_by_list(writer, codec, held["list"], held["id"], held["vector"])
-                done += rows
-                yield done
-            file.close()
-            self._remove(self._paths[number])
+        self._end_run()
+        most, self._held = len(self._held), self._held[:0]
+        ends = np.cumsum(sum(np.diff(starts) for starts in self._starts))
+        low = done = 0
+        while low < self._nlist:
+            high = max(low + 1, int(np.searchsorted(ends, done + most, side="right")))
+            pieces = (self._read(int(starts[low]), int(starts[high])) for starts in self._starts)
+            # A single list may be larger than the memory: its rows may come in any order.
+            for rows in pieces if high == low + 1 else [np.concatenate(list(pieces))]:
+                append_by_list(writer, codec, rows["list"], rows["id"], rows["vector"])
+            low, done = high, int(ends[high - 1])
+            yield done
 
     def close(self) -> None:
-        for file in self._files:
-            file.close()
-        for path in self._paths:
-            self._remove(path)
+        self._file.close()
+        with contextlib.suppress(OSError):  # the next maintenance removes it
+            self._path.unlink(missing_ok=True)
 
-    def _ranges(self, keys: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
-        """Ranges of lists whose rows fit the memory, as (first, past the last, rows); a single list may exceed it."""
-        lists, counts = np.unique(keys, return_counts=True)
-        start = 0
-        while start < len(lists):
-            end, rows = start + 1, int(counts[start])
-            while end < len(lists) and rows + int(counts[end]) <= self._room:
-                rows += int(counts[end])
-                end += 1
-            yield int(lists[start]), int(lists[end - 1]) + 1, rows
-            start = end
-
-    def _blocks(self, file: io.FileIO) -> Iterator[npt.NDArray[np.void]]:
-        size = self._record.itemsize
-        step = max(1, _READ_NBYTES // size) * size
-        with as_storage_error("a scratch file cannot be read"):
-            file.seek(0)
-            while True:
-                data = bytearray()
-                while len(data) < step and (more := file.read(step - len(data))):
-                    data += more
-                if not data:
-                    return
-                yield np.frombuffer(data, self._record)
-
-    def _write(self, number: int, records: npt.NDArray[np.void]) -> None:
-        view = np.ascontiguousarray(records).view(np.uint8).data
+    def _end_run(self) -> None:
+        rows = self._held[: self._count]
+        rows = rows[np.argsort(rows["list"], kind="stable")]
+        first = self._starts[-1][-1] if self._starts else 0
+        starts = first + np.searchsorted(rows["list"], np.arange(self._nlist + 1))
+        self._starts.append(starts.astype(np.int32))
         try:
-            write_all(self._files[number], view)
+            write_all(self._file, rows.view(np.uint8).data)
         except OSError as error:
             raise StorageError(
-                f"sorting {len(self._paths)} scratch files of the index failed: {error.strerror}; nothing has changed"
+                f"sorting in a scratch file of the index failed: {error.strerror}; nothing has changed"
             ) from error
+        self._count = 0
 
-    def _remove(self, path: Path) -> None:
-        with contextlib.suppress(OSError):  # the next maintenance removes it
-            path.unlink(missing_ok=True)
+    def _read(self, start: int, end: int) -> npt.NDArray[np.void]:
+        rows = np.empty(end - start, self._record)
+        left = rows.view(np.uint8).data
+        with as_storage_error("a scratch file cannot be read"):
+            self._file.seek(start * self._record.itemsize)
+            while left and (count := self._file.readinto(left)):
+                left = left[count:]
+        return rows
 
 
 _STREAM_NBYTES = 12 << 20
@@ -144,8 +111,6 @@ _STREAM_NBYTES = 12 << 20
 _LEAST_ROOM = 4 << 20
 _MOST_ROOM = 64 << 20
 _CATCH_UPS = 3
-_ESTIMATE_ROWS = 8192
-"""Rows from which the sizes of the lists are estimated."""
 
 
 def retrain(work: Work, chosen: Tuned | None = None) -> None:
@@ -251,13 +216,18 @@ def _sort_into(
     return curve
 
 
-def sorting_nbytes(nlist: int, dim: int) -> int:
+def sorting_nbytes(rows: int, nlist: int, dim: int) -> int:
     """The least memory in which an index with `nlist` lists is sorted after its training."""
-    return 4 * dim * nlist + WRITER_NBYTES + _sorting_fixed(nlist) + _LEAST_ROOM
+    return 4 * dim * nlist + WRITER_NBYTES + _sorting_fixed(nlist) + _least_room(rows, nlist, dim)
 
 
 def _sorting_fixed(nlist: int) -> int:
     return _STREAM_NBYTES + assign_nbytes(nlist)
+
+
+def _least_room(rows: int, nlist: int, dim: int) -> int:
+    """Half of it holds rows. The tables of the runs then fit into the other half."""
+    return max(_LEAST_ROOM, int(2 * (8 * nlist * rows * (4 * dim + 12)) ** 0.5))
 
 
 def _sorted(work: Work, sources: list[VectorSource], codec: Codec, centroids: Vectors, seen: Ids) -> tuple[Copy, float]:
@@ -265,12 +235,12 @@ def _sorted(work: Work, sources: list[VectorSource], codec: Codec, centroids: Ve
     that are not in `seen` (ids, ascending)."""
     total = live_rows(sources)
     nlist = len(centroids)
-    fixed = _sorting_fixed(nlist)
-    most = fixed + min(_MOST_ROOM, max(_LEAST_ROOM, total * (4 * work.snapshots.dim + 12)))
+    fixed, least = _sorting_fixed(nlist), _least_room(total, nlist, work.snapshots.dim)
+    most = max(least, min(_MOST_ROOM, 2 * total * (4 * work.snapshots.dim + 12)))
     with (
         SegmentWriter(work.folder, codec.spec, work.budget) as writer,
-        workspace(work.budget, "index sorting", fixed + _LEAST_ROOM, most) as lease,
-        Runs(work.folder, work.snapshots.dim, _sizes(work, sources, centroids), lease.nbytes - fixed) as runs,
+        workspace(work.budget, "index sorting", fixed + least, fixed + most) as lease,
+        Runs(work.folder, work.snapshots.dim, nlist, (lease.nbytes - fixed) // 2) as runs,
     ):
         done, others, fit = 0, 0, 0.0
         for source in sources:
@@ -285,10 +255,3 @@ def _sorted(work: Work, sources: list[VectorSource], codec: Codec, centroids: Ve
         for written in runs.drain(writer, codec):
             work.check("write", written, total)
         return work.copied(sources, writer, codec.spec), fit / max(1, others)
-
-
-def _sizes(work: Work, sources: list[VectorSource], centroids: Vectors) -> npt.NDArray[np.int64]:
-    counts = np.zeros(len(centroids), np.int64)
-    for _, vectors in sample(sources, _ESTIMATE_ROWS, work.options.seed + 2):
-        counts += np.bincount(assign(vectors, centroids)[0], minlength=len(centroids))
-    return counts * -(-live_rows(sources) // max(1, int(counts.sum())))

@@ -74,7 +74,7 @@ def test_only_own_segments_are_removed(make: Make, tmp_path: Path) -> None:
     assert index is not None
     segments = collection.path / "segments"
     theirs = ("notes.tmp", "thesis.blk", "data.tmp.gz", "0123.tmp")
-    ours = ("0123456789abcdef.tmp", "0123456789abcdef.blk", "0123456789abcdef.blk.tmp", "0123456789abcdef-3.run.tmp")
+    ours = ("0123456789abcdef.tmp", "0123456789abcdef.blk", "0123456789abcdef.blk.tmp", "0123456789abcdef.run.tmp")
     for name in theirs + ours:
         (segments / name).write_text("x")
     collection.compact()
