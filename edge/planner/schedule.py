@@ -196,27 +196,6 @@ def stage_costs(problem: Problem, stage: Stage, choice: Choice, loop_batch: int)
     return ttft, per_request, tpot, working
 
 
-def evaluate(problem: Problem, schedule: Schedule) -> Outcome | None:
-    stages = {stage.name: stage for stage in problem.schema.stages()}
-    ttft = tpot = interval = nbytes = 0.0
-    chips = servers = 0
-    for group in schedule.groups:
-        seconds = working = 0.0
-        for choice in group.choices:
-            first, each, token, held = stage_costs(problem, stages[choice.stage], choice, schedule.loop_batch)
-            ttft, tpot, seconds, working = ttft + first, tpot + token, seconds + each, max(working, held)
-        held = group_weights(stages, group.choices) + working
-        if not group.retrieves and held > group.devices * problem.device_memory:
-            return None
-        interval, nbytes = max(interval, seconds), nbytes + held
-        chips += 0 if group.retrieves else group.devices
-        servers += group.devices if group.retrieves else 0
-    if chips > problem.accelerators or (problem.memory is not None and nbytes > problem.memory):
-        return None
-    devices = max(chips, problem.per_server * servers)
-    return Outcome(ttft, tpot, interval, devices, nbytes) if devices <= problem.accelerators else None
-
-
 def choices(problem: Problem, stage: Stage, devices: int, loop_batch: int) -> list[Choice]:
     table = problem.tables[stage.name]
     if not stage.before and loop_batch and not problem.schema.overlapped:
@@ -264,10 +243,9 @@ def plans(problem: Problem) -> list[Plan]:
     groups = [entry for some in found for entry in some.groups]
     chosen = []
     for row in frontier(_objectives(costs)):
-        schedule = Schedule(groups[row], int(costs[row, 6]))
-        outcome = evaluate(problem, schedule)
-        assert outcome is not None
-        chosen.append(Plan(schedule, outcome))
+        ttft, interval, tpot, chips, nbytes, servers, loops = costs[row].tolist()
+        outcome = Outcome(ttft, tpot, interval, int(max(chips, servers)), nbytes)
+        chosen.append(Plan(Schedule(groups[row], int(loops)), outcome))
     return [chosen[row] for row in frontier(np.array([plan.outcome.objectives for plan in chosen]))]
 
 

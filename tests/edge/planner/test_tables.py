@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from naive.planning import evaluate
 from naive.published_rago import (
     DECODES,
     ENCODE_SECONDS,
@@ -31,7 +32,6 @@ from edge.planner.schedule import (
     Schedule,
     choices,
     cluster_placements,
-    evaluate,
     group_weights,
     loop_batches,
     stage_costs,
