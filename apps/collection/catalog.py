@@ -262,13 +262,11 @@ class Catalog:
         chosen = frozenset(scopes)
         return sum(nearest(path, chosen) is not None for (path,) in db.execute("SELECT path FROM files WHERE due"))
 
-    def insert(
-        self, db: Connection, path: str, root: str, *, status: str = "pending", reason: str = "", due: bool
-    ) -> int:
+    def insert(self, db: Connection, path: str, root: str, *, due: bool) -> int:
         rows = db.execute(
-            "INSERT INTO files(path, root, size, mtime_ns, status, reason, due, checksum) "
-            "VALUES (?, ?, 0, 0, ?, ?, ?, ?) RETURNING id",
-            (path, root, status, reason, due, row_sum("files", path, "", "")),
+            "INSERT INTO files(path, root, size, mtime_ns, status, due, checksum) "
+            "VALUES (?, ?, 0, 0, 'pending', ?, ?) RETURNING id",
+            (path, root, due, row_sum("files", path, "", "")),
         )
         return int(rows.fetchall()[0][0])
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import contains, with_nested
-from edge.apps.collection.report import FileProgress, IndexReport
+from edge.apps.collection.report import IndexReport
 from edge.apps.documents.base import Stamp
 from edge.apps.documents.ignoring import IGNORE_FILES
 from edge.apps.store.planning import INDEXING
@@ -109,7 +109,6 @@ class Watcher:
         *,
         report: Callable[[IndexReport], None],
         notice: Callable[[str], None] = lambda text: None,
-        progress: FileProgress | None = None,
         poll: bool = False,
         quiet_ms: int = _QUIET_MS,
         longest_ms: int = _LONGEST_MS,
@@ -122,7 +121,6 @@ class Watcher:
         self._collection = collection
         self._report = report
         self._notice = notice
-        self._progress = progress
         self._poll = poll
         self._quiet_ms = quiet_ms
         self._longest_ms = longest_ms
@@ -151,7 +149,7 @@ class Watcher:
         return roots if self._chosen is None else with_nested(self._chosen, roots)
 
     def _compared(self) -> IndexReport:
-        return self._collection.index(self._chosen or (), progress=self._progress)
+        return self._collection.index(self._chosen or ())
 
     def _follow(self, stop: threading.Event) -> None:
         """Starts again with a full comparison after a root was replaced or notifications were lost."""
@@ -216,7 +214,7 @@ class Watcher:
                 self._waiting.clear()
                 report = self._compared()
             else:
-                report = self._collection.update(sorted(self._waiting), progress=self._progress)
+                report = self._collection.update(sorted(self._waiting))
         except StorageError as error:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE) if self._refusals else _TICK_MS / 1000
             self._refusals += 1
