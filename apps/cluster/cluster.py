@@ -1,27 +1,24 @@
-"""`Cluster`: a collection that is spread over shards. Its results, order and scores are those of one collection that
-holds everything: the shards are sources of the same search (`edge.apps.collection.searching`). `index` brings it up to
-date with folders: files go to readers in groups. A group that was lost with its reader is read again, and a run that
-was killed skips the files that the shards have."""
+"""`Cluster`: a collection that is spread over shards, with the calls that a server and its assistants make of
+collections. Its results, order and scores are those of one collection that holds everything: the shards are sources of
+the same search (`edge.apps.collection.searching`)."""
 
 from __future__ import annotations
 
-import functools
 import itertools
-import json
-import time
-from collections import Counter, deque
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from edge.apps.cluster.calling import Assignments, Latencies, Places, Reading, assignments, first, received, send
+from edge.apps.cluster.calling import Assignments, Latencies, Places, Reading, assignments, send
 from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, averaged, has_version, home, merged
 from edge.apps.cluster.messages import (
     Figures,
@@ -29,32 +26,28 @@ from edge.apps.cluster.messages import (
     ShardDocument,
     ShardLost,
     ShardSource,
-    asked,
     packed,
-    unpacked_documents,
 )
-from edge.apps.cluster.shard import Send
-from edge.apps.collection.excerpts import NotIndexed
+from edge.apps.collection.collection import Together
+from edge.apps.collection.excerpts import Excerpt, NotIndexed
 from edge.apps.collection.filters import Filters
-from edge.apps.collection.hits import Hit, kept, reranked, results_of
-from edge.apps.collection.models import CollectionModels
-from edge.apps.collection.paths import absence, check_there, listed, nearest, resolved
-from edge.apps.collection.query import Query, checked_query, mostly_code
-from edge.apps.collection.searching import Floats, Seen, Within, candidates, is_nonsense, misspelled, shown
-from edge.apps.documents.base import FoundFile, Reason, SkippedFile
-from edge.apps.documents.scanner import scan
+from edge.apps.collection.hits import Hit
+from edge.apps.collection.models import CollectionModels, Searchable
+from edge.apps.collection.query import Query
+from edge.apps.collection.report import CollectionStatus, IndexedFile
+from edge.apps.collection.searching import Floats, Within, candidates, is_nonsense, misspelled, shown
 from edge.apps.store.connections import LOCK, WriterLock
-from edge.apps.store.lexical import Statistics, respelled, shown_weights
+from edge.apps.store.failures import Health, Trouble
+from edge.apps.store.lexical import Statistics, shown_weights
 from edge.apps.store.planning import opened_budget
-from edge.apps.verbs.requests import POOL, SearchOptions, search_options
+from edge.apps.verbs.requests import POOL
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
-from edge.errors import InputError, StorageError, Unreachable
+from edge.errors import CapabilityError, InputError, StorageError
 from edge.ivf.base import IndexOptions, Quantizer
 from edge.ivf.maintenance.training import outgrown, train
 from edge.ivf.storage.manifest import flat
 from edge.plugins import load
-from edge.resident import Closing
 from edge.trace import Trace
 
 Result = TypeVar("Result")
@@ -63,18 +56,9 @@ PATIENCE_S = 10.0
 
 _BATCH = 500
 
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """The results of a search; the numbers of hits are those of this version alone. `missing` shards did not answer.
-    `trips`: the most requests that a shard got. Hits of `nonsense` are near by chance."""
-
-    hits: list[Hit]
-    missing: tuple[str, ...]
-    version: int
-    trips: int
-    spelled: Mapping[str, str]
-    nonsense: bool
+_NUMBER = re.compile(r"#([0-9]{1,18})")
+_PATTERN = re.compile(r"[*?[]")
+_SUMS = ("indexed", "pending", "chunks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +74,9 @@ class _Version:
         return len({one.quantizer for one in self.held.values()}) > 1
 
 
-class Cluster(Closing):
-    """Threads may search while one writes; several processes may search, and one at a time writes."""
+class Cluster(Searchable, Together):
+    """Threads may search while one writes; several processes may search, and one at a time writes. `missing`: the
+    shards that did not answer a `view`."""
 
     def __init__(
         self,
@@ -126,48 +111,31 @@ class Cluster(Closing):
         self._lock = WriterLock(folder / LOCK)
         self._latencies: dict[str, Latencies] = {}
         self._version: _Version | None = None
-        self._turn = itertools.count()
+        self._turns = itertools.count(), itertools.count()  # of statistics, and of searches
         self._checked = False
         self._threads = ThreadPoolExecutor(64, "edge-cluster")
+        self.path = folder
+        self.collections: Any = {"": self}
+        self.missing: tuple[str, ...] = ()
+        self._name, self._partial = "", False
 
     # Searching
 
-    def search(
-        self, query: str, top_k: int | None = None, *, options: SearchOptions | None = None, partial: bool = False,
-        seen: Seen | None = None, **named: Any,
-    ) -> Spread:  # fmt: skip
-        """Searches like `Collection.search`. With `partial`, gives the results of the others if a shard is lost, and
-        names it."""
-        chosen = search_options(top_k, options, named)
-        self.models.check_room("searching", rerank=chosen.rerank, candidates=chosen.candidates)
+    def view(self, name: str, *, partial: bool) -> Cluster:
+        """For one request, whose hits get a name. With `partial`, if a shard is lost, the others are enough, and
+        `health` names it."""
+        made = copy(self)
+        made._name, made._partial = name, partial
+        return made
 
-        def gathered(version: _Version, sources: Mapping[str, ShardSource], asked: str) -> tuple[Query, list[Hit]]:
-            parts, within = Query.parse(asked), Within(embedder=self.models.embedder_name())
-            vectors = [self._embedded(parts)]
-            with self.trace.timed("search.search_s", "search", "search"):
-                (hits,) = self.candidates(
-                    version, sources, [parts.words], vectors, chosen.candidates, parts.among(chosen.filters), within
-                )
-            return parts, hits
+    @property
+    def first(self) -> Any:
+        return self.collections[""]
 
-        def work(version: _Version, sources: Mapping[str, ShardSource]) -> Any:
-            parts, hits = gathered(version, sources, query)  # first: what else is needed comes with it
-            if spelled := misspelled(query, list(sources.values()), self.models, self.fan):
-                parts, hits = gathered(version, sources, respelled(query, spelled))
-            nonsense = is_nonsense(respelled(query, spelled), list(sources.values()), self.models)
-            terms = [functools.partial(source.shown, parts.shown) for source in sources.values()]
-            return spelled, parts, nonsense, hits, shown_weights(parts.shown, sum(self.fan(terms), Statistics()))
-
-        result, missing, number, trips = self.asked(work, query, chosen.candidates, partial=partial)
-        spelled, parts, nonsense, hits, weights = result
-        if seen is not None:
-            seen.fused([shown(hit, weights) for hit in results_of(hits, chosen)])
-        if chosen.rerank and not mostly_code(hits):
-            watch = None if seen is None else functools.partial(seen.judged, hits)
-            with self.trace.timed("search.rerank_s", "rerank", "search"):
-                hits = reranked(self.models, parts.asked, hits, chosen.top_k, watch, chosen.judged, chosen.files)
-        found = [shown(hit, weights) for hit in kept(hits, chosen)]
-        return Spread(found, missing, number, trips, spelled, nonsense)
+    @property
+    def database(self) -> Any:
+        """The page and the tool `get` read documents from a database."""
+        raise CapabilityError(f"the documents in {self.path} are in shards; /v1/documents and get_documents read them")
 
     @property
     def count(self) -> int:
@@ -183,16 +151,13 @@ class Cluster(Closing):
             except NotIndexed as error:
                 return error
 
-        return self.fan([functools.partial(one, copies) for copies in self._current().shards.values()])
+        return self.fan([partial(one, copies) for copies in self._current().shards.values()])
 
     def asked(
-        self, work: Callable[[_Version, Mapping[str, ShardSource]], Result], query: str, k: int = 0, *,
-        partial: bool = False,
-    ) -> tuple[Result, tuple[str, ...], int, int]:  # fmt: skip
-        """What `work` returns for the shards of the present version, again if they have changed meanwhile; and
-        `missing`, `version` and `trips` of `Spread`."""
-        version, missing = self._current(), list[str]()
-        checked_query(query)
+        self, work: Callable[[_Version, Mapping[str, ShardSource]], Result], query: str = "", k: int = 0
+    ) -> Result:
+        """What `work` returns for the shards of the present version, again if they have changed meanwhile."""
+        version, missing = self._current(), list(self.missing)
         while True:
             sources = self._sources(version, missing, query, k)
             try:
@@ -200,23 +165,17 @@ class Cluster(Closing):
             except ShardLost as lost:
                 if self._current().number != version.number or (lost.changed and self._settled()):
                     version, missing = self._current(), []
-                elif not partial or len(missing) + 1 == len(version.shards):
+                elif not self._partial or len(missing) + 1 == len(version.shards):
                     raise
                 else:
                     missing.append(lost.shard)
             else:
-                trips = max(source.trips for source in sources.values())
-                return result, tuple(sorted(missing)), version.number, trips
-
-    def _embedded(self, parts: Query) -> Floats | None:
-        if not (parts.questions or parts.passages) or self.models.identity() is None:
-            return None
-        with self.trace.timed("search.embed_s", "embed", "search"):
-            return self.models.embed_parts(parts.questions, parts.passages)
+                self.missing = tuple(sorted(missing))
+                return result
 
     def _sources(self, version: _Version, missing: Sequence[str], query: str, k: int) -> dict[str, ShardSource]:
         """Each with another copy first than in the search before."""
-        turn = next(self._turn)
+        turn = next(self._turns[bool(k)])
         found = {}
         for name, copies in version.shards.items():
             if name not in missing:
@@ -231,16 +190,79 @@ class Cluster(Closing):
         return found
 
     def candidates(
-        self, version: _Version, sources: Mapping[str, ShardSource], words: Sequence[str],
-        vectors: Sequence[Floats | None], k: int, where: Filters, within: Within,
+        self, words: Sequence[str], vectors: Sequence[Sequence[Floats | None]], k: int, *, where: Filters,
+        within: Within,
     ) -> list[list[Hit]]:  # fmt: skip
         """Their numbers differ between shards."""
-        within.exhaustive = version.mixed
-        found = candidates(sources, words, [vectors] * len(sources), k, where=where, within=within, fan=self.fan)
-        at = {name: number for number, name in enumerate(version.shards)}
-        return [
-            [replace(hit, collection="", id=hit.id * len(at) + at[hit.collection]) for hit in hits] for hits in found
-        ]
+
+        def work(version: _Version, sources: Mapping[str, ShardSource]) -> list[list[Hit]]:
+            within.exhaustive = version.mixed
+            own = [vectors[0]] * len(sources)
+            found = candidates(sources, words, own, k, where=where, within=within, fan=self.fan)
+            at = {name: number for number, name in enumerate(version.shards)}
+            return [
+                [replace(hit, collection=self._name, id=hit.id * len(at) + at[hit.collection]) for hit in hits]
+                for hits in found
+            ]
+
+        return self.asked(work, k=k)
+
+    def spelled(self, query: str) -> dict[str, str]:
+        return self.asked(lambda _, sources: misspelled(query, [*sources.values()], self.models, self.fan), query)
+
+    def is_nonsense(self, query: str) -> bool:
+        return self.asked(lambda _, sources: is_nonsense(query, [*sources.values()], self.models), query)
+
+    def _shown(self, query: Query, hits: Sequence[Hit]) -> list[Hit]:
+        def work(_: _Version, sources: Mapping[str, ShardSource]) -> Statistics:
+            return sum(self.fan([partial(source.shown, query.shown) for source in sources.values()]), Statistics())
+
+        weights = shown_weights(query.shown, self.asked(work, query.shown))
+        return [shown(hit, weights) for hit in hits]
+
+    def lookahead(self, queries: Floats, **named: Any) -> None:
+        """The lists are in the shards."""
+
+    def health(self) -> Health:
+        lost = ", ".join(self.missing)
+        told = f"shard {lost} is missing, and these are the results of the others"
+        return Health((Trouble("missing shard", told, ""),) if lost else ())
+
+    def status(self) -> CollectionStatus:
+        """`edge cluster status` describes their indexes."""
+        found = self.each("status")
+        whole: dict[str, Any] = {name: sum(one[name] for one in found) for name in _SUMS}
+        kinds = Counter[str]()
+        for one in found:
+            kinds.update(one["kinds"])
+        return CollectionStatus(
+            path=self.path, roots=sorted({root for one in found for root in one["roots"]}), kinds=dict(kinds),
+            incomplete=(), skipped=(), failed=(), embedder=self.identity, vectors=None, health=self.health(),
+            resident_nbytes=0, database_nbytes=sum(one["database_bytes"] for one in found),
+            source_nbytes=sum(one["source_bytes"] for one in found), list_hits=0, list_misses=0, **whole,
+        )  # fmt: skip
+
+    def descriptions(self) -> Mapping[str, str]:
+        return {path: text for one in self.each("descriptions") for path, text in one.items()}
+
+    def files(self) -> list[IndexedFile]:
+        found = [IndexedFile(**file) for one in self.each("files") for file in one]
+        return sorted(found, key=lambda file: file.path)
+
+    def _excerpts(self, target: str, lines: int | None, left: int) -> list[Excerpt]:
+        """A passage's number is that of a search in the same version."""
+        number, count = _NUMBER.fullmatch(target), self.count
+        asked = f"#{int(number[1]) // count}" if number else target
+        answers = self.each("read", target=asked, lines=lines, max_bytes=left)
+        if number:
+            answers = [answers[int(number[1]) % count]]
+        found = [Excerpt(**one) for answer in answers if isinstance(answer, list) for one in answer]
+        if not found:
+            raise NotIndexed(str(answers[0]).replace(asked, target))  # a shard has numbers of its own
+        paths = {one.path for one in found}
+        if len(paths) > 1 and not _PATTERN.search(target):
+            raise InputError(f"several files match {target}: {', '.join(sorted(paths)[:3])}")
+        return sorted(found, key=lambda one: (one.path, one.line_start))
 
     def fan(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         return list(self._threads.map(lambda call: call(), calls))
@@ -490,102 +512,3 @@ class Cluster(Closing):
             calls = [(one, *arguments(one)) for one in replicas]
             found = [threads.submit(send, self.places, one, verb, None, raw, **named) for one, raw, named in calls]
         return [each.result()[0] for each in found]
-
-
-_GROUP = 32
-
-_AHEAD = 2
-_PUBLISH_S = 60.0  # Then the files so far become searchable.
-_TOLD = 100
-
-
-@dataclass(slots=True)
-class Indexed:
-    counts: Counter[str] = field(default_factory=Counter)
-    passages: int = 0
-    failed: list[tuple[str, str]] = field(default_factory=list)
-    missing: tuple[str, ...] = ()
-    version: int = 0
-
-
-def index(
-    cluster: Cluster, readers: Sequence[Send], roots: Sequence[str], *, progress: Callable[[Indexed], object]
-) -> Indexed:
-    given = [resolved(root) for root in listed(roots)]
-    check_there(given)
-    done, seen = Indexed(), set[str]()
-    with cluster.writing():
-        identity = cluster.models.identity()
-        assert identity is not None
-        about = {"source": identity.source or identity.name, "fingerprint": identity.fingerprint}
-        present = [root for root in given if absence(root, lambda root: any(cluster.below(root))) is None]
-        done.missing = tuple(root for root in given if root not in present)
-        groups = _groups(cluster, present, done, seen)
-        idle = deque(list(readers) * _AHEAD)
-        waiting: dict[Future[tuple[bytes, bytes]], Send] = {}
-        published = time.monotonic()
-        while True:
-            for group in islice(groups, len(idle)):
-                send = idle.popleft()
-                head = json.dumps({"files": group, **about}).encode()
-                waiting[send("read", head, b"")] = send
-            if not waiting:
-                break
-            for future in first(cluster.places, waiting):
-                idle.append(waiting.pop(future))
-                answer, raw = asked(partial(_answer, cluster.places, future), "read")
-                _take(cluster, done, answer, raw, identity.dim)
-                progress(done)
-            if time.monotonic() - published > _PUBLISH_S:
-                cluster.publish()
-                published = time.monotonic()
-        for root in present:
-            for paths in cluster.below(root):
-                gone = [path for path in paths if nearest(path, seen) is None]
-                done.counts["removed"] += cluster.remove(gone) if gone else 0
-        done.version = cluster.finish()
-    return done
-
-
-def _groups(
-    cluster: Cluster, roots: Iterable[str], done: Indexed, seen: set[str]
-) -> Iterator[list[tuple[str, str]]]:  # fmt: skip
-    """Notes as `seen` what is there or cannot be read."""
-    if not (roots := list(roots)):
-        return
-    found = scan(roots, exclude=[cluster.catalogue.database.path.parent], budget=cluster.budget)
-    left: list[tuple[str, str]] = []
-    while some := list(islice(found, 8 * _GROUP)):
-        files = {str(one.path): one for one in some if isinstance(one, FoundFile)}
-        done.counts["skipped"] += len(some) - len(files)
-        seen.update(str(one.path) for one in some if isinstance(one, SkippedFile) and one.reason is Reason.UNREADABLE)
-        known = cluster.known(list(files))
-        for path, file in files.items():
-            seen.add(path)
-            if path in known and (*known[path][:4], 0) == (*file.stamp, known[path][4]):
-                done.counts["unchanged"] += 1
-            else:
-                left.append((path, str(file.root)))
-        while len(left) >= _GROUP:
-            yield left[:_GROUP]
-            del left[:_GROUP]
-    if left:
-        yield left
-
-
-def _take(cluster: Cluster, done: Indexed, answer: dict[str, Any], raw: bytes, dim: int) -> None:
-    """Files that have no text any more are removed."""
-    documents = unpacked_documents(answer["documents"], raw, dim)
-    if documents:
-        done.passages += cluster.put(documents)
-    done.counts["indexed"] += len(documents)
-    for path, outcome, reason in answer["others"]:
-        done.counts[outcome] += 1
-        if outcome in ("failed", "unreadable") and len(done.failed) < _TOLD:
-            done.failed.append((path, reason))
-    if empty := [path for path, outcome, _ in answer["others"] if outcome in ("skipped", "failed", "gone")]:
-        cluster.remove(empty)
-
-
-def _answer(places: Places, future: Future[tuple[bytes, bytes]], *_: object) -> tuple[bytes, bytes]:
-    return received(places, future, lambda why: Unreachable(f"a reader of files does not answer: {why}"))

@@ -16,6 +16,7 @@ from edge.apps.collection.query import Query
 from edge.apps.collection.registry import holds_collection, locate
 from edge.apps.commands.output import SearchOutcome
 from edge.apps.options import CommandGroup, Setup, collection_option, json_option, setup_options
+from edge.apps.store.lexical import respelled
 from edge.apps.verbs.requests import SearchOptions
 from edge.apps.verbs.searching import UNKNOWN, figures
 from edge.config import Config, counted, format_size, parse_size
@@ -76,24 +77,29 @@ def searched(
 ) -> SearchOutcome:  # fmt: skip
     recorder = Trace(events=trace is not None)
     with ResidentWatch() as resident, opened(address, collections, config, recorder) as cluster:
-        found = cluster.search(query, options=options, partial=partial)
-        limit = cluster.budget.limit
+        view = cluster.view("", partial=partial)
+        spelled = view.spelled(query)
+        nonsense = view.is_nonsense(respelled(query, spelled))
+        hits = [] if nonsense else view.search(query, options=options, spelled=spelled)
+        troubles, version, limit = (
+            [str(one) for one in view.health()],
+            cluster.catalogue.version()[0],
+            view.budget.limit,
+        )
     counters = recorder.snapshot()
     seconds = sum(counters.get(f"search.{stage}_s", 0.0) for stage in ("embed", "search", "rerank"))
     if trace is not None:
         recorder.write(trace)
-    troubles = [f"shard {name} is missing, and these are the results of the others" for name in found.missing]
     told = figures(counters, {}, seconds, resident.high_water, limit)
-    told |= {"version": found.version, "missing": list(found.missing), "spelled": dict(found.spelled)}
+    told |= {"version": version, "missing": list(view.missing), "spelled": spelled}
     told["without"] = Query.parse(query).without
-    hits, nothing = ([], UNKNOWN) if found.nonsense else (found.hits, "")
-    return SearchOutcome(hits, {"": troubles}, troubles, nothing, told)
+    return SearchOutcome(hits, {"": troubles}, troubles, UNKNOWN if nonsense else "", told)
 
 
 def indexed(
     address: str, chosen: Path | None, config: Config, roots: Sequence[str], *, readers: int, as_json: bool
 ) -> None:
-    from edge.apps.cluster.cluster import Indexed, index
+    from edge.apps.cluster.intake import Indexed, index
 
     if not roots:
         raise InputError("with --cluster the folders are named each time")

@@ -239,7 +239,6 @@ class ShardSource:
         self._ahead = [*shown_terms(query).values(), *self._lexical.terms(query), *words]
         self._places: dict[int, tuple[str, int]] = {}
         self._hits: dict[int, Hit] = {}
-        self.trips = 0
 
     def view(self) -> AbstractContextManager[object]:
         """All requests name one version."""
@@ -252,7 +251,6 @@ class ShardSource:
         return self._statistics(list(shown_terms(query).values()))
 
     def resembling(self, word: str) -> dict[str, int]:
-        self.trips += 1
         return dict(asked(self._call, "resembling", version=self._version, word=word)[0])
 
     def gather(
@@ -263,7 +261,6 @@ class ShardSource:
         began = time.monotonic()
         terms = self._ahead if whole is None and self._figures.of(self._ahead) is None else []
         rows = [np.empty((0, 0), np.float32) if own is None else np.atleast_2d(own) for _, own in queries]
-        self.trips += 1
         answer, _ = asked(
             self._call, "gather", b"".join(own.astype(np.float32).tobytes() for own in rows), version=self._version,
             queries=[(words, len(own)) for (words, _), own in zip(queries, rows, strict=True)], depth=depth,
@@ -288,7 +285,6 @@ class ShardSource:
     def hits(self, ids: Sequence[int]) -> dict[int, Hit]:
         """They have their descriptions."""
         if missing := [i for i in ids if i not in self._hits]:
-            self.trips += 1
             answer, _ = asked(self._call, "hits", version=self._version, ids=missing)
             self._take(answer)
         return {i: self._hits[i] for i in ids}
@@ -299,7 +295,6 @@ class ShardSource:
     def _statistics(self, terms: Sequence[str]) -> Statistics:
         found = self._figures.of(terms)
         if found is None:
-            self.trips += 1
             wanted = list(dict.fromkeys([*terms, *self._ahead]))
             answer, _ = asked(self._call, "statistics", version=self._version, terms=wanted)
             found = Statistics(**answer)

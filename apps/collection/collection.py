@@ -533,27 +533,30 @@ class Together(Closing):
     ) -> list[Excerpt]:
         """Reads targets (see `read_excerpts`), each from the first collection that has it. `missing` is told a sentence
         about each that cannot be read; without it, that is an `InputError`."""
-        from edge.apps.collection.excerpts import MOST_BYTES, NotIndexed, read_excerpts  # a search does without
+        from edge.apps.collection.excerpts import MOST_BYTES  # a search does without
 
         most = MOST_BYTES if max_bytes is None else max_bytes
-        *others, last = self.collections.values()
         found: list[Excerpt] = []
         for target in targets:
             left = most - sum(len(excerpt.text.encode()) for excerpt in found)
             if found and left <= 0:
                 break
             try:
-                for collection in others:
-                    with contextlib.suppress(NotIndexed):
-                        found += read_excerpts(collection.database, [target], lines=lines, max_bytes=left)
-                        break
-                else:
-                    found += read_excerpts(last.database, [target], lines=lines, max_bytes=left)
+                found += self._excerpts(target, lines, left)
             except InputError as error:
                 if missing is None:
                     raise
                 missing.append(str(error))
         return found
+
+    def _excerpts(self, target: str, lines: int | None, left: int) -> list[Excerpt]:
+        from edge.apps.collection.excerpts import NotIndexed, read_excerpts
+
+        *others, last = self.collections.values()
+        for collection in others:
+            with contextlib.suppress(NotIndexed):
+                return read_excerpts(collection.database, [target], lines=lines, max_bytes=left)
+        return read_excerpts(last.database, [target], lines=lines, max_bytes=left)
 
     def close(self) -> None:
         for collection in self.collections.values():

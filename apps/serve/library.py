@@ -32,7 +32,7 @@ from edge.runtimes.scoring import LayerReport, Watch
 from edge.trace import Trace
 
 if TYPE_CHECKING:
-    from edge.apps.cluster.served import ServedCluster
+    from edge.apps.cluster.cluster import Cluster
     from edge.apps.collection.report import CollectionStatus, IndexedFile
     from edge.apps.serve.server import ServerOptions
     from edge.apps.store.database import Database
@@ -204,7 +204,7 @@ class Assistants:
                 entry.users -= 1
             self._close_unused()
 
-    def close(self, of: Collection | ServedCluster | None = None) -> None:
+    def close(self, of: Collection | Cluster | None = None) -> None:
         with self._lock, ExitStack() as closing:
             for key in [key for key in self._entries if of is None or of in dict(key[0]).values()]:
                 assistant = self._entries.pop(key).assistant
@@ -221,7 +221,7 @@ class Assistants:
                 assistant.close()
 
 
-Store = TypeVar("Store", Collection, Memory, "ServedCluster")
+Store = TypeVar("Store", Collection, Memory, "Cluster")
 
 
 Identity = tuple[int, int] | None
@@ -274,21 +274,20 @@ class ServedLibrary:
     def collection(self, name: str = "") -> Served:
         return self._opened(self._path(name)) if self._places is None else self._spread(name)
 
-    def _spread(self, name: str) -> ServedCluster:
+    def _spread(self, name: str) -> Cluster:
         from edge.apps.cluster.catalogue import FILE
         from edge.apps.cluster.cluster import Cluster
-        from edge.apps.cluster.served import ServedCluster
 
         path, places, pool = self._path(name), self._places, self.pool
         assert places is not None
 
-        def opening() -> tuple[ServedCluster, Path]:
+        def opening() -> tuple[Cluster, Path]:
             with Cluster(path, places, config=pool.config, budget=pool.budget) as described:
                 embedder = described.models.named_embedder()
-            return ServedCluster(Cluster(
+            return Cluster(
                 path, places, config=pool.config, budget=pool.budget, trace=pool.trace,
                 embedder=self.embedder(str(embedder)), reranker=self.reranker(),
-            )), path / FILE  # fmt: skip
+            ), path / FILE  # fmt: skip
 
         return self._current(path, "", opening)
 
@@ -418,7 +417,7 @@ class ServedLibrary:
             closing.callback(self._assistants.close)
         self._stores.clear()
 
-    def _close_later(self, store: Collection | Memory | ServedCluster) -> None:
+    def _close_later(self, store: Collection | Memory | Cluster) -> None:
         """Closes a store, and its assistants, when all requests that may use it have ended."""
 
         def close() -> None:

@@ -37,9 +37,9 @@ def search(folder: str, models: str, address: str) -> None:
         for number in range(10**9):
             query = QUERIES[number % len(QUERIES)]
             try:
-                found = one.cluster.search(query, 20, rerank=False, partial=True)
-                same = _digest(found.hits) == expected[query]
-                log.write("partial\n" if found.missing else "equal\n" if same else "WRONG\n")
+                view = one.cluster.view("", partial=True)
+                same = _digest(view.search(query, 20, rerank=False)) == expected[query]
+                log.write("partial\n" if view.missing else "equal\n" if same else "WRONG\n")
             except Unreachable:
                 log.write("refused\n")
             log.flush()

@@ -14,7 +14,7 @@ from naive.spread import QUERIES, Small, invented, told
 from edge.apps.cluster import calling
 from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.catalogue import Replica
-from edge.apps.cluster.cluster import index
+from edge.apps.cluster.intake import index
 from edge.apps.cluster.messages import Figures, ShardLost, answered, asked
 from edge.apps.collection.filters import NoSuchType
 from edge.apps.store.lexical import Statistics
@@ -67,18 +67,19 @@ def test_a_lost_shard_is_an_error_or_a_marked_result(faulty: Callable[..., tuple
     faults.gone = {"s1"}
     with pytest.raises(ShardLost, match=r"shard s1 does not answer: the actor died$"):
         one.cluster.search("old ice")
-    found = one.cluster.search("old ice", 20, partial=True)
-    assert found.missing == ("s1",)
-    kept = [name for name in one.documents(invented(5, 90)) if name.path in {hit.path for hit in found.hits}]
+    view = one.cluster.view("", partial=True)
+    found = view.search("old ice", 20)
+    assert view.missing == ("s1",)
+    kept = [name for name in one.documents(invented(5, 90)) if name.path in {hit.path for hit in found}]
     assert kept
     shard = one.places._shards[one.replica("s1").folder]
     with shard.collection.database.read() as db:
         lost = {path for (path,) in db.execute("SELECT path FROM files")}
     one.whole.delete(sorted(lost))
-    assert [told(hit) for hit in found.hits] == [told(hit) for hit in one.whole.search("old ice", 20)]
+    assert [told(hit) for hit in found] == [told(hit) for hit in one.whole.search("old ice", 20)]
     faults.gone = {"s0", "s1", "s2"}
     with pytest.raises(ShardLost):
-        one.cluster.search("old ice", partial=True)
+        one.cluster.view("", partial=True).search("old ice")
     with pytest.raises(ShardLost):
         one.cluster.put(one.documents({"new": "old ice"}))
 
@@ -89,7 +90,10 @@ def test_a_late_shard_is_lost_after_the_patience(faulty: Callable[..., tuple[Sma
     one.cluster._patience = 0.2
     with pytest.raises(ShardLost, match=r"no answer after 0\.2 s"):
         one.cluster.search("old ice")
-    assert one.cluster.search("old ice", partial=True).missing == ("s2",)
+    view = one.cluster.view("", partial=True)
+    view._patience = 5.0  # enough for the others on a busy machine
+    assert view.search("old ice")
+    assert view.missing == ("s2",)
 
 
 def test_waits_without_a_bound_end_when_nothing_can_be_started(
@@ -137,19 +141,12 @@ def test_known_statistics_save_a_trip(faulty: Callable[..., tuple[Small, Faulty]
     one, faults = faulty(1)
     for trips in (2, 1):
         faults.asked.clear()
-        assert one.cluster.search("old ice", 5).trips == trips
+        one.cluster.search("old ice", 5)
         assert len(faults.asked) == 3 * trips
     one.cluster.publish()
-    assert one.cluster.search("old ice", 5).trips == 2
-
-
-def test_a_lone_shard_is_asked_once(small: Callable[..., Small]) -> None:
-    one = small(1)
-    one.add(invented(5, 90))
-    one.cluster.publish()
-    for query in ("old ice", "the bread is here", "lex: bread river vec: when does it flood", '"old ice"'):
-        assert one.cluster.search(query, 5).trips == 1
-    one.check()
+    faults.asked.clear()
+    one.cluster.search("old ice", 5)
+    assert len(faults.asked) == 3 * 2
 
 
 def test_figures_are_of_all_terms_or_none() -> None:

@@ -19,7 +19,7 @@ from naive.spread import QUERIES, Small, invented, told
 from naive.spread import nodes as start_nodes
 from naive.spread_kills import started
 
-from edge.apps.cluster.cluster import index
+from edge.apps.cluster.intake import index
 from edge.apps.cluster.messages import ShardLost
 from edge.apps.cluster.ray_places import OBJECT_STORE_NBYTES, RayPlaces
 from edge.config import Config
@@ -68,10 +68,10 @@ def test_shards_in_actors_equal_one_collection(one: Small) -> None:
     assert state["pid"] != os.getpid()
 
     # A process that is killed comes back with its documents, and searches wait for it.
-    expected = [told(hit) for hit in one.cluster.search("old ice", 20).hits]
+    expected = [told(hit) for hit in one.cluster.search("old ice", 20)]
     for shard in ("s0", "s1"):
         os.kill(pid(one, shard), signal.SIGKILL)
-        assert [told(hit) for hit in one.cluster.search("old ice", 20).hits] == expected
+        assert [told(hit) for hit in one.cluster.search("old ice", 20)] == expected
 
     # A new process of ours finds the shards that run.
     processes = {pid(one, "s0"), pid(one, "s1")}
@@ -93,7 +93,9 @@ def test_a_stopped_process_is_a_lost_shard(one: Small) -> None:
         started = time.monotonic()
         with pytest.raises(ShardLost, match="shard s1 does not answer"):
             one.cluster.search("old ice", rerank=False)
-        assert one.cluster.search("old ice", rerank=False, partial=True).missing == ("s1",)
+        view = one.cluster.view("", partial=True)
+        assert view.search("old ice", rerank=False)
+        assert view.missing == ("s1",)
         assert time.monotonic() - started > 1.0
     finally:
         process.resume()
@@ -159,4 +161,4 @@ def test_every_verb_ends_when_the_head_dies_and_a_repeated_run_goes_on(
     for name, text in verbs:
         assert "Ray's head (" in text, (name, text)
         assert text.startswith(("Unreachable: ", "ShardLost: ")), (name, text)
-    assert last == ["again", "30\t30\t()"]
+    assert last == ["again", "30\t30\tTrue"]
