@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from edge.apps.mcp.protocol import without_null
-from edge.apps.serve import anthropic, documents, mem0, ollama, openai, own, rerank, search, state, tei
+from edge.apps.serve import anthropic, documents, mem0, ollama, openai, own, rerank, search, tei
 from edge.apps.serve.endpoint import Call, Endpoint, ServedPath
 from edge.apps.serve.mcp_http import tool_paths
 from edge.apps.serve.refusals import HttpRefusal, plain, refused
@@ -49,7 +49,7 @@ def _served(path: Path) -> Any:
 
 
 def paths(server: HttpServer) -> list[ServedPath]:
-    subjects = (rerank, tei, ollama, openai, anthropic, search, documents, state, mem0)
+    subjects = (rerank, tei, ollama, openai, anthropic, search, documents, own, mem0)
     return [*(path for subject in subjects for path in subject.PATHS), *tool_paths(server)]
 
 
@@ -65,7 +65,7 @@ def application(server: HttpServer) -> Any:
         """Describes this interface in an OpenAPI document."""
         return document
 
-    every += [ServedPath("GET", "/openapi.json", describe), *own.PATHS]
+    every += [ServedPath("GET", "/openapi.json", describe), *own.OWN_PATHS]
     server.metrics.known = frozenset(path.path for path in every)
     routes = [Route(path.path, Endpoint(server, path), methods=[path.method]) for path in every]
     shapes = {path.path: path.shape for path in every}

@@ -182,14 +182,12 @@ class Requests:
         import anyio
 
         announced = request.headers.get("content-length", "")
-        if announced.isdigit() and int(announced) > self.limits.body:
-            await self._drain(request)
-            raise self._too_long(int(announced))
-        body = bytearray()
-        size = JsonSize()
+        body, size = bytearray(), JsonSize()
         reason: HttpRefusal | None = None
+        if announced.isdigit() and int(announced) > self.limits.body:
+            reason = self._too_long(int(announced))
         try:
-            with anyio.fail_after(self.limits.body_s):
+            with anyio.fail_after(_DRAINED_S if reason else self.limits.body_s):
                 pieces = request.stream().__aiter__()
                 while True:
                     try:
@@ -214,7 +212,7 @@ class Requests:
                     else:
                         body += piece
         except TimeoutError:
-            raise HttpRefusal(
+            raise reason or HttpRefusal(
                 408,
                 f"the body did not arrive in time: {format_size(size.length)} came, and it may take "
                 f"{self.limits.body_s:g} seconds with pauses of {self.limits.pause_s:g}",
@@ -228,16 +226,6 @@ class Requests:
         bound = f"{format_size(self.limits.body)} ({self.limits.body} bytes)"
         return HttpRefusal(413, f"the body has {format_size(length)} or more, and {bound} is the most: "
                        f"send fewer texts at a time", {"Connection": "close"})  # fmt: skip
-
-    async def _drain(self, request: Request) -> None:
-        import anyio
-
-        length = 0
-        with anyio.move_on_after(_DRAINED_S):
-            async for piece in request.stream():
-                length += len(piece)
-                if length > _DRAINED * self.limits.body:
-                    return
 
 
 def _counted(nbytes: int) -> int:

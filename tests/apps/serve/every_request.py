@@ -114,7 +114,7 @@ class Site:
     def __init__(self, server: HttpServer, base: Path) -> None:
         self.server = server
         self.application = application(server)
-        self.paths = [*paths(server), *own.PATHS]
+        self.paths = [*paths(server), *own.OWN_PATHS]
         self.document = str(base / "documents" / "river.md")
         self.collection = str(base / "collection")
         self.memory = str((base / "memory").absolute())

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from edge.apps.memory.arguments import SCOPE_FIELDS
-from edge.apps.serve import anthropic, documents, mem0, ollama, openai, own, rerank, search, state, tei
+from edge.apps.serve import anthropic, documents, mem0, ollama, openai, own, rerank, search, tei
 from edge.apps.serve.application import described
 from edge.apps.serve.body import decoded
 from edge.apps.serve.refusals import HttpRefusal
@@ -25,7 +25,7 @@ from tests.apps.serve.test_serve_security import connected
 
 __all__ = ["writer"]
 
-SUBJECTS = (anthropic, documents, mem0, ollama, openai, own, rerank, search, state, tei)
+SUBJECTS = (anthropic, documents, mem0, ollama, openai, own, rerank, search, tei)
 BODIES = sorted(
     {kind for subject in SUBJECTS for path in subject.PATHS for kind in (path.body, path.query) if kind is not None},
     key=lambda kind: kind.__name__,
