@@ -83,8 +83,9 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
         def _make_way(self) -> bool:
             """Ends the connection that has waited longest for its client, if there is one."""
+            connections: Any = self.connections
             waiting = [
-                other for other in self.connections
+                other for other in connections
                 if not other.transport.is_closing()
                 and (other._taking is not None or other.conn.their_state in (h11.IDLE, h11.SEND_BODY))
             ]  # fmt: skip
@@ -232,7 +233,8 @@ def run(server: HttpServer, sockets: list[socket.socket]) -> None:
             self._drop()
 
         def _drop(self) -> None:
-            for connection in list(self.server_state.connections):
+            connections: Any = self.server_state.connections
+            for connection in list(connections):
                 if connection.transport.is_closing() or connection.flow.write_paused:
                     connection.transport.abort()
             asyncio.get_running_loop().call_later(1.0, self._drop)
