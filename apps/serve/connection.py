@@ -156,11 +156,7 @@ class Lost(Unserved):
 
 def settings_of(config: Config) -> dict[str, str]:
     """The settings that two processes must share to get equal results."""
-    named = (
-        "reranker", "embedder", "mode", "threshold", "runtime", "device", "device_memory", "llm", "context",
-        "llm_remote", "gpu_layers",
-    )  # fmt: skip
-    values = {name: str(getattr(config, name)) for name in named}
+    values = {name: str(getattr(config, name)) for name in ASK if name != "data"}
     values["models_dir"] = str(Path(config.models_dir).expanduser().absolute()) if config.models_dir else ""
     values["data"] = str(platformdirs.user_data_path("edge-rag", appauthor=False))
     values["llm_key"] = _checksum(config.llm_key)
