@@ -176,16 +176,16 @@ def make_server(
 _KINDS: dict[type, Any] = {list: list[str], dict: dict[str, Any], object: str}
 
 
-def take_options(tool: Tool, options: type[RequestOptions], names: Sequence[str] = (), **usual: Any) -> None:
-    """Gives a tool the options of a request as its arguments, by their names in JSON: all, or some `names`. `usual` has
+def take_options(tool: Tool, options: type[RequestOptions], **usual: Any) -> None:
+    """Gives a tool the options of a request that are for agents as its arguments, by their names in JSON. `usual` has
     other defaults."""
     from pydantic import Field
 
     signature = inspect.signature(tool, eval_str=True)
     parameters = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     schema = options.schema()
-    for name, (each, _) in options.options().items():
-        if names and name not in names:
+    for name, (each, option) in options.options().items():
+        if not option.agents:
             continue
         kind: Any = _KINDS.get(value_type(each), value_type(each))
         default = usual.get(name, each.default)

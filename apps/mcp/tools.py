@@ -207,11 +207,10 @@ def memory_server(memory: Memory) -> MCPServer[Any]:
         """
         return {"history": memory.history(memory_id, whole_chain=True)}
 
-    take_options(add_memory, RememberOptions, ("metadata", "timestamp", "expiration_date", "valid_from", "valid_until"))
-    found = ("top_k", "filters", "neighbours", "as_of", "max_tokens", "conversations", "order")
-    take_options(search_memory, RecallOptions, found, top_k=5)
-    take_options(list_memories, ListOptions, ("top_k", "filters"), top_k=20)
-    take_options(update_memory, ChangeOptions, ("text", "metadata", "expiration_date"))
+    take_options(add_memory, RememberOptions)
+    take_options(search_memory, RecallOptions, top_k=5)
+    take_options(list_memories, ListOptions, top_k=20)
+    take_options(update_memory, ChangeOptions)
     return make_server(
         "edge-memory", _MEMORY, memory.budget, memory.health,
         reads=[search_memory, list_memories, memory_history], adds=[add_memory],

@@ -22,7 +22,7 @@ from edge.apps.memory.arguments import (
 )
 from edge.apps.memory.entries import extract, held_nbytes, read_entries, texts_of
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
-from edge.apps.memory.records import GIVEN, Record, find_record, read_history, read_links, stored
+from edge.apps.memory.records import Record, find_record, read_history, read_links, stored
 from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.memory.selection import Count, Selection, fitting, select
 from edge.apps.memory.store import MemoryStore, TextEmbedder, TextReranker
@@ -35,7 +35,7 @@ from edge.apps.store.failures import Health
 from edge.apps.store.lexical import bounded_query
 from edge.apps.store.planning import opened_budget
 from edge.apps.store.rebuilding import Progress
-from edge.apps.verbs.memories import UNSET, ChangeOptions, ListOptions, RecallOptions, RememberOptions
+from edge.apps.verbs.memories import ChangeOptions, ListOptions, RecallOptions, RememberOptions
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.errors import CapabilityError, InputError
@@ -154,9 +154,7 @@ class Memory(Closing):
         if not scope:
             raise InputError(NO_SCOPE)
         asked = RememberOptions.of(options, **named)
-        shared = Record(
-            metadata=check_metadata(asked.metadata), **stored({name: getattr(asked, name) for name in GIVEN})
-        )
+        shared = Record(metadata=check_metadata(asked.metadata), **stored(asked))
         check_validity(shared.valid_from, shared.valid_until)
         held = held_nbytes(messages)
         self.store.check_room(texts_of(messages), held)
@@ -189,7 +187,7 @@ class Memory(Closing):
         asked = ChangeOptions.of(
             options, **{name: value for name, value in given.items() if value is not None}, **named
         )
-        changes = stored({name: value for name in GIVEN if (value := getattr(asked, name)) is not UNSET})
+        changes = stored(asked)
         if asked.text is not None:
             changes["text"] = check_text(asked.text, "text")
         if asked.metadata is not None:

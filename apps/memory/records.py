@@ -6,8 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import partial
@@ -27,11 +26,10 @@ from edge.apps.store.database import Migration
 from edge.apps.store.failures import damaged
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rows import PER_JSON, ROW_SUM, HeldDict, HeldList, Row, held, row_sum
+from edge.apps.verbs.memories import UNSET, GivenFields
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
-from edge.ivf.storage.manifest import IndexManifest
 
-_BATCH = 500
 TURN = 0
 """As `follows`: a turn of a conversation whose turn before is not known yet."""
 
@@ -41,19 +39,31 @@ _READ: Mapping[str, Callable[[Any, str], Any]] = {
 }  # fmt: skip
 """Reads a value of each kind of field as a caller gives it, with the name of its field for errors."""
 
+_STORED: Mapping[str, tuple[Any, str]] = {
+    "int": (int, "INTEGER NOT NULL"), "int | None": (int | None, "INTEGER"), "bool": (int, "INTEGER NOT NULL"),
+    "str": (str, "TEXT NOT NULL"), "str | None": (str | None, "TEXT"), "float | None": (float | int | None, "REAL"),
+    "Mapping[str, Any]": (str, "TEXT NOT NULL"),
+}  # fmt: skip
+"""For each type of a field the type of the stored value, and that of the column. Anybody may have written a file, with
+checksums that are right."""
 
-def _of(kind: str, *, default: str | None = None, given: bool = False) -> Any:
-    """A field of a kind of `_READ`; `given`: whether a caller may give it for a new memory, and change it."""
-    return field(default=default, metadata={"kind": kind, "given": given})
+
+def _of(kind: str, *, default: str | None = None) -> Any:
+    """A field of a kind of `_READ`, which a caller or an import may give."""
+    return field(default=default, metadata={"kind": kind})
+
+
+def _column(rest: str, *, default: Any = None) -> Any:
+    """A field whose column has more than a type in the schema."""
+    return field(default=default, metadata={"sql": rest})
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A row of `memories`, in the order of its columns; the schema below says what they hold. All else that is known of
-    a field stands here."""
+    """A row of `memories`, whose schema is made from it. A caller may give the fields of `GivenFields`."""
 
-    id: int = 0
-    uuid: str = ""
+    id: int = _column(" PRIMARY KEY AUTOINCREMENT", default=0)  # known to the indexes; never used twice
+    uuid: str = _column(" UNIQUE", default="")  # known to callers
     text: str = ""
     hash: str = ""
     user_id: str | None = None
@@ -62,18 +72,18 @@ class Record:
     actor_id: str | None = _of("name")
     role: str | None = _of("name")
     metadata: Mapping[str, Any] = field(hash=False, default_factory=dict)
-    importance: float | None = _of("share", given=True)
-    timestamp: str | None = _of("moment", given=True)
-    local_timestamp: str | None = _of("moment")
-    expiration_date: str | None = _of("day", given=True)
+    importance: float | None = _of("share")
+    timestamp: str | None = _of("moment")  # when what it tells was said or happened
+    local_timestamp: str | None = _of("moment")  # in the time zone that it was given in, if not UTC
+    expiration_date: str | None = _of("day")  # the last day on which it is shown
     forgotten_at: str | None = _of("moment")
     pinned: bool = False
-    follows: int | None = None
+    follows: int | None = _column(" REFERENCES memories(id) ON DELETE SET NULL")  # the turn before
     created_at: str = _of("moment", default="")
     updated_at: str = _of("moment", default="")
-    valid_from: str | None = _of("moment", given=True)
-    valid_until: str | None = _of("moment", given=True)
-    superseded_by: str | None = _of("id")
+    valid_from: str | None = _of("moment")  # from when it holds, and until when, if that is known
+    valid_until: str | None = _of("moment")
+    superseded_by: str | None = _of("id")  # uuid of the memory that takes its place
 
     @classmethod
     def new(cls, uuid: str, text: str, scope: Scope, now: str, **more: Any) -> Record:
@@ -135,17 +145,19 @@ class Record:
 
 COLUMNS = tuple(item.name for item in fields(Record))
 STORED = (*COLUMNS, "checksum")
-KINDS: Mapping[str, str] = {item.name: item.metadata["kind"] for item in fields(Record) if item.metadata}
+KINDS: Mapping[str, str] = {item.name: item.metadata["kind"] for item in fields(Record) if "kind" in item.metadata}
 """The kinds of the fields that a caller may give, or an import (see `_READ`)."""
 
-GIVEN = tuple(item.name for item in fields(Record) if item.metadata.get("given"))
+GIVEN = tuple(name for name in COLUMNS if name in KINDS and name in GivenFields.options())
 """The fields, besides text and metadata, that a caller may give and change."""
 
 SHOWN = tuple(name for name in COLUMNS if name not in ("id", "uuid", "text", "hash", "metadata", "follows"))
 
 
-def stored(given: Mapping[str, Any]) -> dict[str, Any]:
+def stored(given: Mapping[str, Any] | GivenFields) -> dict[str, Any]:
     """The stored forms of fields as a caller gives them; None stays None. With `timestamp` comes its local time."""
+    if isinstance(given, GivenFields):
+        given = {name: value for name in GIVEN if (value := getattr(given, name)) is not UNSET}
     found = {name: None if value is None else _READ[KINDS[name]](value, name) for name, value in given.items()}
     if given.get("timestamp") is not None:
         found["timestamp"], found["local_timestamp"] = parse_local(given["timestamp"])
@@ -157,14 +169,7 @@ def stored(given: Mapping[str, Any]) -> dict[str, Any]:
 SELECT = "SELECT " + ", ".join(f"memories.{name}" for name in STORED) + " FROM memories"
 _UUID, _TEXT, _METADATA, _PINNED = map(COLUMNS.index, ("uuid", "text", "metadata", "pinned"))
 _MOMENTS = tuple(COLUMNS.index(name) for name, kind in KINDS.items() if kind == "moment")
-_KINDS = tuple(
-    {
-        "int": int, "int | None": int | None, "str": str, "str | None": str | None, "bool": int,
-        "float | None": float | int | None, "Mapping[str, Any]": str,
-    }[str(item.type)]
-    for item in fields(Record)
-)  # fmt: skip
-"""The kind of each of `COLUMNS` as it is stored. Anybody may have written a file, with checksums that are right."""
+_KINDS = tuple(_STORED[str(item.type)][0] for item in fields(Record))
 
 PROVED = {
     "memories": tuple(name for name in COLUMNS if name not in ("id", "follows")),
@@ -213,8 +218,7 @@ def held_records(db: Connection, rows: Iterable[Row]) -> HeldList[Record]:
 
 
 def read_records(db: Connection, ids: Iterable[int]) -> dict[int, Record]:
-    sql = f"{SELECT} WHERE memories.id IN (%s)"
-    rows = (row for group in batches(list(ids)) for row in db.execute(sql % ", ".join("?" * len(group)), group))
+    rows = db.execute(f"{SELECT} WHERE memories.id IN (SELECT value FROM json_each(?))", (json.dumps(list(ids)),))
     records = held_records(db, rows)
     found = HeldDict({record.id: record for record in records})
     found.rows = records
@@ -226,10 +230,6 @@ def find_record(db: Connection, uuid: str, scope: Scope) -> Record | None:
     condition, params = scope.condition()
     found = held_records(db, db.execute(f"{SELECT} WHERE memories.uuid = ? AND {condition}", (uuid, *params)))
     return found[0] if found else None
-
-
-def batches(values: Sequence[Any], size: int = _BATCH) -> Iterator[Sequence[Any]]:
-    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 HISTORY_COLUMNS = (*PROVED["history"], "checksum")
@@ -335,23 +335,7 @@ TEXT_INDEX = "memories_fts"
 
 _MEMORIES = f"""
 CREATE TABLE memories (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- what the text and vector indexes know a memory by; never used twice
-    uuid TEXT NOT NULL UNIQUE,             -- what callers know it by
-    text TEXT NOT NULL,
-    hash TEXT NOT NULL,
-    user_id TEXT, agent_id TEXT, run_id TEXT, actor_id TEXT, role TEXT,
-    metadata TEXT NOT NULL,                -- a JSON object
-    importance REAL,
-    timestamp TEXT,                        -- when what it tells was said or happened
-    expiration_date TEXT,                  -- the last day on which it is shown
-    forgotten_at TEXT,
-    pinned INTEGER NOT NULL,
-    follows INTEGER REFERENCES memories(id) ON DELETE SET NULL,  -- the turn before, where it is one of a conversation
-    created_at TEXT NOT NULL,
-    updated_at TEXT NOT NULL,
-    local_timestamp TEXT,                  -- timestamp in the time zone it was given in, if not UTC
-    valid_from TEXT, valid_until TEXT,     -- from when it holds, and until when, if that is known
-    superseded_by TEXT,                    -- uuid of the memory that takes its place
+    {", ".join(f"{item.name} {_STORED[str(item.type)][1]}{item.metadata.get('sql', '')}" for item in fields(Record))},
     checksum BLOB,
     conversation INTEGER                   -- id of its first turn, unless it is that one
 );
@@ -395,43 +379,18 @@ WITH RECURSIVE said(id, first) AS (
 """
 """Sets the conversation of every turn from the turns that follow one another."""
 
-_UNRELEASED = 12
+_UNRELEASED = 14
 """Number of steps before the first release, see `Migration`."""
 
 
 def migrations() -> list[Migration]:
-    """The migrations of the schema, in the order they were made. New ones of either part must be added at the end."""
-    vectors, *later = VectorIndex.migrations()
-    return [*[None] * _UNRELEASED, f"{_MEMORIES}{vectors}", *later, _spell_again, _drop_actions]
+    """The migrations of the schema, in the order they were made. New ones must be added at the end."""
+    return [*[None] * _UNRELEASED, "\n".join([_MEMORIES, *VectorIndex.migrations()])]
 
 
 def full_text() -> LexicalIndex:
     """The full-text index of the memories."""
     return LexicalIndex(TEXT_INDEX, ignored=FUNCTION_WORDS, signs=True)
-
-
-def _spell_again(db: Connection) -> None:
-    """Fills the full-text index again, because names and numbers with signs are words of it now."""
-    rows = "SELECT id, text, coalesce(local_timestamp, timestamp) FROM memories WHERE id > ? ORDER BY id LIMIT ?"
-    full_text().refill(db, rows, lambda row: _as_read(str(row[1]), row[2]))
-
-
-def _drop_actions(db: Connection) -> None:
-    """Earlier memories held actions, whose vectors lay among those of the memories: these are made again."""
-    if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'actions'").fetchone():
-        if db.execute("SELECT 1 FROM actions LIMIT 1").fetchone():
-            IndexManifest(db).clear(time.time())
-            db.execute("INSERT OR IGNORE INTO settings VALUES ('rebuilding', '0')")
-        db.execute("DROP TABLE actions")
-        db.execute("DELETE FROM settings WHERE name LIKE 'actions:%'")
-
-
-def _as_read(text: str, when: Any) -> str:
-    """`_dated` of a row that nobody has verified. Whoever reads a damaged one is told; it is found by its text."""
-    try:
-        return _dated(text, when)
-    except (TypeError, ValueError):
-        return text
 
 
 def _dated(text: str, when: str | None) -> str:

@@ -3,6 +3,7 @@ embedding. `Eraser`: erases memories with their histories, so that no file holds
 
 from __future__ import annotations
 
+import json
 import uuid as uuids
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,6 @@ from edge.apps.memory.records import (
     TEXT_INDEX,
     Record,
     advance,
-    batches,
     erase_history,
     find_record,
     held_records,
@@ -167,11 +167,10 @@ def _in_index(
     if allowed is not None:
         return near
     sql, params = scope.exactly()
-    ours: set[int] = set()
-    for group in batches(sorted({one.id for similar in near for one in similar})):
-        # NOT INDEXED makes SQLite look up the row numbers. It would otherwise scan the whole scope.
-        inside = f"SELECT id FROM memories NOT INDEXED WHERE id IN ({', '.join('?' * len(group))}) AND {sql}"
-        ours.update(row[0] for row in db.execute(inside, (*group, *params)))
+    # NOT INDEXED makes SQLite look up the row numbers. It would otherwise scan the whole scope.
+    inside = f"SELECT id FROM memories NOT INDEXED WHERE id IN (SELECT value FROM json_each(?)) AND {sql}"
+    some = json.dumps(sorted({one.id for similar in near for one in similar}))
+    ours = {row[0] for row in db.execute(inside, (some, *params))}
     return [[one for one in similar if one.id in ours] for similar in near]
 
 
@@ -407,8 +406,7 @@ class Writer:
         self._store.lexical.delete(db, ids, [record.indexed_text for record in records])
         with remedy(REBUILD):
             index.delete(db, np.array(ids, np.int64))
-        for group in batches(ids):
-            db.execute(f"DELETE FROM memories WHERE id IN ({', '.join('?' * len(group))})", group)
+        db.execute("DELETE FROM memories WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(ids),))
         if noted:
             note_changes(db, ((record, None, "DELETE") for record in records), stamp(self._clock()))
         advance(db)

@@ -6,16 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from edge.apps.verbs.options import Moment, RequestOptions, option
 from edge.errors import InputError
 from edge.public_calls import checked_arguments
 
 MOST = 10_000
-
-RESULTS, LISTED = 10, 20
-"""Memories that a search and a list return if it is not said how many."""
 
 
 class _Unset:
@@ -26,21 +23,49 @@ class _Unset:
 UNSET: Final = _Unset()
 """The default of a field for which None means "remove the value": leave the value unchanged."""
 
-_SAID = "When it was said or happened, such as 2026-05-08 or 2026-05-08T13:56."
-_LAST_DAY = "The last day on which it is shown, such as 2026-12-31."
-_SINCE = "Since when it holds, if not since it was said, such as 2024-09."
-_UNTIL = "Until when it holds or held."
-_METADATA = 'Anything to filter by later, such as {"category": "food"}.'
-_FILTERS = (
-    'Conditions on metadata and dates, such as {"category": "food"} or {"timestamp": {"gte": "2026-05-01"}}; operators '
-    "eq ne gt gte lt lte in nin contains icontains, joined by AND, OR and NOT."
-)
-_EXPIRED = "Also memories that expired, ended or were forgotten."
+_REMOVING = {"expiration_date": "never", "valid_from": "said", "valid_until": "never"}
+
+
+@dataclass(frozen=True, slots=True)
+class GivenFields(RequestOptions):
+    """The fields of a memory, beside its text, that a caller may give or change. Each names one of `Record`, which says
+    how it is read and stored."""
+
+    metadata: Mapping[str, Any] | None = option(
+        None, 'Anything to filter by later, such as {"category": "food"}; of a change, the keys to set.', "--metadata",
+        metavar="JSON",
+    )  # fmt: skip
+    timestamp: Moment = option(
+        UNSET, "When it was said or happened, such as 2026-05-08 or 2026-05-08T13:56.", "--timestamp", metavar="WHEN"
+    )
+    expiration_date: Moment = option(
+        UNSET, "The last day on which it is shown, such as 2026-12-31, or `never`.", "--expires", metavar="DAY"
+    )
+    valid_from: Moment = option(
+        UNSET, "Since when it holds, such as 2024-09, or `said`: since it was said.", "--valid-from", metavar="WHEN"
+    )
+    valid_until: Moment = option(
+        UNSET, "Until when it holds or held, or `never`: it holds still.", "--valid-until", metavar="WHEN"
+    )
+    importance: float | None = option(
+        UNSET, "0 ... 1, for `search --importance`.", "--importance", what="the importance", least=0, most=1,
+        agents=False,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        RequestOptions.__post_init__(self)
+        for name, word in _REMOVING.items():
+            if getattr(self, name) == word:
+                object.__setattr__(self, name, None)
+
+    def to_json(self) -> dict[str, Any]:
+        removed = {name: word for name, word in _REMOVING.items() if getattr(self, name) is None}
+        return RequestOptions.to_json(self) | removed
 
 
 @checked_arguments
 @dataclass(frozen=True, slots=True)
-class RememberOptions(RequestOptions):
+class RememberOptions(GivenFields):
     """How texts are remembered.
 
     Attributes:
@@ -57,21 +82,38 @@ class RememberOptions(RequestOptions):
         explain: add the verdict about each memory that was compared as `judged`.
     """
 
-    metadata: Mapping[str, Any] | None = option(None, _METADATA, "--metadata", metavar="JSON")
-    timestamp: Moment = option(None, _SAID, "--timestamp", metavar="WHEN")
-    expiration_date: Moment = option(None, _LAST_DAY, "--expires", metavar="DAY")
-    valid_from: Moment = option(None, _SINCE, "--valid-from", metavar="WHEN")
-    valid_until: Moment = option(None, _UNTIL, "--valid-until", metavar="WHEN")
-    importance: float | None = option(
-        None, "0 ... 1, for `search --importance`.", "--importance", what="the importance", least=0, most=1
+    supersede: bool = option(True, "End no earlier memory, whatever is said.", "--no-supersede", agents=False)
+    explain: bool = option(False, "Show why each near memory was ended or not.", "--explain", agents=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WhichOptions(RequestOptions):
+    """Which memories are wanted, and how many at most."""
+
+    top_k: int | None = option(None, "How many.", "-n", "--top-k", what="the number of memories", least=0, most=MOST)
+    limit: int | None = option(
+        None, "Another name of top_k.", what="the number of memories", least=0, most=MOST, agents=False
     )
-    supersede: bool = option(True, "End no earlier memory, whatever is said.", "--no-supersede")
-    explain: bool = option(False, "Show why each near memory was ended or not.", "--explain")
+    filters: Mapping[str, Any] | None = option(
+        None, 'Conditions on metadata and dates, such as {"category": "food"} or {"timestamp": {"gte": "2026-05-01"}}; '
+        "operators eq ne gt gte lt lte in nin contains icontains, joined by AND, OR and NOT.", "--filters",
+        metavar="JSON",
+    )  # fmt: skip
+    show_expired: bool = option(
+        False, "Also memories that expired, ended or were forgotten.", "--show-expired", agents=False
+    )
+
+    usual: ClassVar[int]
+    """How many if it is not said."""
+
+    @property
+    def count(self) -> int:
+        return next(value for value in (self.top_k, self.limit, self.usual) if value is not None)
 
 
 @checked_arguments
 @dataclass(frozen=True, slots=True)
-class ListOptions(RequestOptions):
+class ListOptions(WhichOptions):
     """Which memories are listed, newest first.
 
     Attributes:
@@ -81,20 +123,14 @@ class ListOptions(RequestOptions):
         offset: so many of the newest memories are left out, and not held in memory.
     """
 
-    top_k: int | None = option(None, "How many.", "-n", "--top-k", what="the number of memories", least=0, most=MOST)
-    limit: int | None = option(None, "Another name of top_k.", what="the number of memories", least=0, most=MOST)
-    filters: Mapping[str, Any] | None = option(None, _FILTERS, "--filters", metavar="JSON")
-    show_expired: bool = option(False, _EXPIRED, "--show-expired")
-    offset: int = option(0, "So many of the newest memories are left out.", what="an offset", least=0)
+    offset: int = option(0, "So many of the newest memories are left out.", what="an offset", least=0, agents=False)
 
-    @property
-    def count(self) -> int:
-        return _count(self.top_k, self.limit, LISTED)
+    usual = 20
 
 
 @checked_arguments
 @dataclass(frozen=True, slots=True)
-class RecallOptions(RequestOptions):
+class RecallOptions(WhichOptions):
     """How memories are searched for.
 
     Attributes:
@@ -122,12 +158,13 @@ class RecallOptions(RequestOptions):
         order: `relevance`, or `time`: the same results in the order in which they were said or happened.
     """
 
-    top_k: int | None = option(None, "How many.", "-n", "--top-k", what="the number of memories", least=0, most=MOST)
-    limit: int | None = option(None, "Another name of top_k.", what="the number of memories", least=0, most=MOST)
-    filters: Mapping[str, Any] | None = option(None, _FILTERS, "--filters", metavar="JSON")
-    threshold: float | None = option(None, "Lowest score, 0 ... 1.", "--threshold", what="threshold", least=0, most=1)
-    rerank: bool = option(True, "Keep the fused order of words and vectors; quicker, less exact.", "--no-rerank")
-    explain: bool = option(False, "Show the score that each stage gave to each result.", "--explain")
+    threshold: float | None = option(
+        None, "Lowest score, 0 ... 1.", "--threshold", what="threshold", least=0, most=1, agents=False
+    )
+    rerank: bool = option(
+        True, "Keep the fused order of words and vectors; quicker, less exact.", "--no-rerank", agents=False
+    )
+    explain: bool = option(False, "Show the score that each stage gave to each result.", "--explain", agents=False)
     neighbours: int = option(
         0, "Show so many turns before and after each result.", "--neighbours", what="the number of neighbours",
         least=0, most=MOST,
@@ -137,11 +174,12 @@ class RecallOptions(RequestOptions):
         what="the number of conversations", least=0, most=MOST,
     )  # fmt: skip
     recency: float = option(
-        0.0, "Weight of how recent a memory is, 0 ... 1.", "--recency", what="recency", least=0, most=1
+        0.0, "Weight of how recent a memory is, 0 ... 1.", "--recency", what="recency", least=0, most=1, agents=False
     )
     importance: float = option(
-        0.0, "Weight of how important a memory is, 0 ... 1.", "--importance", what="importance", least=0, most=1
-    )
+        0.0, "Weight of how important a memory is, 0 ... 1.", "--importance", what="importance", least=0, most=1,
+        agents=False,
+    )  # fmt: skip
     as_of: Moment = option(
         None, "What held then instead of what holds now, such as 2026-05-08.", "--as-of", metavar="WHEN"
     )
@@ -149,12 +187,13 @@ class RecallOptions(RequestOptions):
         None, "The best results with at most so many tokens, for any common tokenizer.", "--max-tokens",
         what="the number of tokens", least=1,
     )  # fmt: skip
-    half_life: float = option(30.0, "Days after which recency has halved.", "--half-life")
+    half_life: float = option(30.0, "Days after which recency has halved.", "--half-life", agents=False)
     order: str = option(
         "relevance", "relevance: the best first; time: the best results as they followed one another.", "--order",
         choices=("relevance", "time"),
     )  # fmt: skip
-    show_expired: bool = option(False, _EXPIRED, "--show-expired")
+
+    usual = 10
 
     def __post_init__(self) -> None:
         RequestOptions.__post_init__(self)
@@ -165,50 +204,21 @@ class RecallOptions(RequestOptions):
             raise InputError(f"half_life is a positive number of days, not {self.half_life!r}")
 
     @property
-    def count(self) -> int:
-        return _count(self.top_k, self.limit, RESULTS)
-
-    @property
     def weighs(self) -> bool:
         return self.recency > 0 or self.importance > 0
 
 
-def _count(*given: int | None) -> int:
-    return next(value for value in given if value is not None)
-
-
 @checked_arguments
 @dataclass(frozen=True, slots=True)
-class ChangeOptions(RequestOptions):
+class ChangeOptions(GivenFields):
     """Changes of a memory. What is not given stays as it is. `metadata` are merged into the existing ones; None removes
     a date or the importance, and so does the word `never` for a day or an end (`said` for `valid_from`)."""
 
     text: str | None = option(None, "The new text.")
-    metadata: Mapping[str, Any] | None = option(None, "Keys to set.", "--metadata", metavar="JSON")
-    timestamp: Moment = option(UNSET, _SAID, "--timestamp", metavar="WHEN")
-    expiration_date: Moment = option(UNSET, f"{_LAST_DAY[:-1]}; `never` takes it away.", "--expires", metavar="DAY")
-    valid_from: Moment = option(
-        UNSET, "Since when it holds; `said` means since it was said.", "--valid-from", metavar="WHEN"
+    pinned: bool | None = option(None, "A pinned memory neither expires nor ages.", "--pin/--unpin", agents=False)
+    forgotten: bool | None = option(
+        None, "A forgotten memory is hidden, not deleted.", "--forget/--recall", agents=False
     )
-    valid_until: Moment = option(
-        UNSET, "Until when it holds; `never` makes it hold again.", "--valid-until", metavar="WHEN"
-    )
-    importance: float | None = option(UNSET, "0 ... 1.", "--importance", what="the importance", least=0, most=1)
-    pinned: bool | None = option(None, "A pinned memory neither expires nor ages.", "--pin/--unpin")
-    forgotten: bool | None = option(None, "A forgotten memory is hidden, not deleted.", "--forget/--recall")
-
-    def __post_init__(self) -> None:
-        RequestOptions.__post_init__(self)
-        for name, word in _REMOVING.items():
-            if getattr(self, name) == word:
-                object.__setattr__(self, name, None)
-
-    def to_json(self) -> dict[str, Any]:
-        removed = {name: word for name, word in _REMOVING.items() if getattr(self, name) is None}
-        return RequestOptions.to_json(self) | removed
-
-
-_REMOVING = {"expiration_date": "never", "valid_from": "said", "valid_until": "never"}
 
 
 @dataclass(frozen=True, kw_only=True)

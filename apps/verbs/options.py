@@ -20,7 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class Option:
     """Beside its field's name, type and default: a sentence or two of help (of a flag, its effect; one that is on by
     default is turned off), what an error message calls it, its flags, its name in JSON if that differs, the bounds of a
-    number, the placeholder on the command line, and the only texts that it takes."""
+    number, the placeholder on the command line, the only texts that it takes, and whether tools of MCP have it."""
 
     help: str
     what: str
@@ -30,6 +30,7 @@ class Option:
     most: float | None
     metavar: str | None
     choices: tuple[str, ...]
+    agents: bool
 
 
 Moment = Any
@@ -57,8 +58,9 @@ def metadata(
     most: float | None = None,
     metavar: str | None = None,
     choices: tuple[str, ...] = (),
+    agents: bool = True,
 ) -> dict[str, Option]:
-    return {"option": Option(help, what, flags, json, least, most, metavar, choices)}
+    return {"option": Option(help, what, flags, json, least, most, metavar, choices, agents)}
 
 
 def option(default: Any, help: str, *flags: str, **more: Any) -> Any:

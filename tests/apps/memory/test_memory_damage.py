@@ -15,12 +15,10 @@ from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.memory.care import MemoryCare
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.records import _spell_again, migrations
 from edge.apps.memory.store import DATABASE
 from edge.apps.store.care import RepairReport, check, repair
 from edge.apps.store.connections import plain
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
-from edge.apps.store.lexical import LexicalIndex
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, StorageError
 from tests.apps.memory.conftest import Make
@@ -338,34 +336,6 @@ def test_a_memory_from_before_the_first_release_is_refused(make: Make, tmp_path:
     old = Connection(str(path))
     assert old.execute("SELECT text FROM memories").fetchall() == [("tea is good",)]
     old.close()
-
-
-@pytest.mark.parametrize("moment", ["x", 5, b"x"])
-def test_an_older_memory_is_spelled_again_when_it_is_opened(make: Make, tmp_path: Path, moment: object) -> None:
-    """A damaged moment of one keeps nobody from the others."""
-    told = ["we write C++", "we write C", "it costs 1,200.50", "we wrote C#", "it is damaged"]
-    memory = make()
-    ids = [memory.add(text, user_id="ann", timestamp="2026-05-08")["results"][0]["id"] for text in told]
-    memory.close()
-    old = Connection(str(tmp_path / "memory" / DATABASE))
-    old.execute("INSERT INTO memories_fts(memories_fts) VALUES ('delete-all')")
-    before = LexicalIndex("memories_fts")  # as versions before spelled it
-    for row, text in old.execute("SELECT id, text FROM memories").fetchall():
-        before.add(old, [row], [f"8 May 2026: {text}"])
-    old.execute("UPDATE memories SET local_timestamp = ? WHERE text = ?", (moment, told[4]))
-    version = migrations().index(_spell_again)
-    old.execute(f"PRAGMA user_version = {version}").fetchall()
-    old.close()
-    memory = make()
-    memory.delete(ids[3])
-    with memory.store.database.write() as db:
-        db.execute("INSERT INTO memories_fts(memories_fts) VALUES ('integrity-check')")
-        found = {query: memory.store.lexical.search(db, query, 4) for query in ("C++", "1200", "c#", "May")}
-        rows = dict(db.execute("SELECT id, text FROM memories").fetchall())
-    shown = {query: {rows[row] for row, _ in hits} for query, hits in found.items()}
-    assert shown == {"C++": {told[0]}, "1200": {told[2]}, "c#": set(), "May": set(told[:3])}
-    with pytest.raises(DamagedStore, match="is not what was stored"):
-        memory.get(ids[4])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from naive.words import WordEmbedder
 
 from edge.apps.memory.care import MemoryCare, place_of
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.records import migrations
 from edge.apps.store import backup as backups
 from edge.apps.store.backup import back_up, restore
 from edge.apps.store.care import check, repair
@@ -107,28 +106,6 @@ def test_an_interrupted_rebuild_is_gone_on_with(filled: Memory, make: Make, goes
         memory.maintain()
     assert len(vectors(memory)) == TOTAL
     assert found(memory, "which river floods") == before
-
-
-@pytest.mark.parametrize("held", [0, 2])
-def test_a_memory_that_held_actions_is_opened_without_them(filled: Memory, make: Make, held: int) -> None:
-    """Their vectors lay among those of the memories."""
-    before, rows = found(filled, "which river floods"), vectors(filled)
-    with filled.store.write() as db:
-        db.execute("CREATE TABLE actions (id INTEGER PRIMARY KEY)")
-        db.execute(f"PRAGMA user_version = {len(migrations()) - 1}")
-        db.execute("INSERT INTO settings VALUES ('actions:count:hits', '7')")
-        if held:
-            db.executemany("INSERT INTO actions VALUES (?)", [(number,) for number in range(held)])
-            filled.store.claimed_index().add(db, (1 << 48) + np.arange(held), rows[:held])
-    filled.close()
-    memory = make()
-    assert [trouble.kind for trouble in memory.health()] == ["rebuilding"] * bool(held)
-    assert found(memory, "which river floods")
-    memory.maintain()
-    assert found(memory, "which river floods") == before
-    assert memory.health(thorough=True)
-    with memory.store.read() as db:
-        assert not db.execute("SELECT 1 FROM settings WHERE name LIKE 'actions:%'").fetchall()
 
 
 def test_what_is_changed_meanwhile_keeps_its_own_vector(filled: Memory, make: Make) -> None:
