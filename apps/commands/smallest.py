@@ -132,7 +132,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "index": Operation(("edge.apps.commands.index", "edge.apps.collection.writing"), _indexing),
     "search": Operation(("edge.apps.commands.search", "edge.apps.verbs.searching"), _searching),
     "ask": Operation(("edge.apps.assistant.ask",), _answering),
-    "memory": Operation(("edge.apps.memory.command", "edge.apps.verbs.remembering"), _remembering),
+    "memory": Operation(("edge.apps.memory.command", "edge.apps.memory.memory"), _remembering),
     "rerank": Operation(("edge.apps.commands.texts", "edge.apps.verbs.ranking", "edge.runtimes.reranker"), _ranking),
     "embed": Operation(("edge.apps.commands.texts", "edge.apps.verbs.ranking", "edge.runtimes.embedder"), _embedding),
     "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.protocol"), _searching, _load_sdk),

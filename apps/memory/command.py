@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import click
 from edge.apps.commands.output import print_erasure
 from edge.apps.commands.texts import Lines
 from edge.apps.console import ProgressBar, notice, told
-from edge.apps.memory.arguments import default_path, existing_memory, written
+from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.options import (
     LazyGroup,
     OutputFile,
@@ -23,33 +24,11 @@ from edge.apps.options import (
     json_option,
     server_option,
     several,
-    words_argument,
 )
 from edge.apps.serve.connection import own_options
 from edge.apps.verbs.home import OwnHome
-from edge.apps.verbs.memories import (
-    Change,
-    Delete,
-    History,
-    ListMemories,
-    OfMemory,
-    OneMemory,
-    Recall,
-    Remember,
-    Supersede,
-)
-from edge.apps.verbs.verb import (
-    CHANGE,
-    DELETE,
-    GET_MEMORY,
-    HISTORY,
-    LIST_MEMORIES,
-    RECALL,
-    REMEMBER,
-    SUPERSEDE,
-    Verb,
-    do,
-)
+from edge.apps.verbs.memories import VERBS, Delete, FindMemories, OfMemory, Remember, shown
+from edge.apps.verbs.verb import do, of_memory
 from edge.config import counted
 from edge.errors import InputError
 from edge.text.control_characters import harmless
@@ -71,20 +50,6 @@ def print_count(count: int, sentence: str, as_json: bool) -> None:
         click.echo(sentence, err=True)
 
 
-def shown(document: dict[str, Any]) -> str:
-    """A memory on one line, with its timestamp in its own time zone, and with its end."""
-    when = document.get("local_timestamp") or document.get("timestamp")
-    text = f"[{written(when)}] {document['memory']}" if when else str(document["memory"])
-    until = document.get("valid_until")
-    return f"{text}  (until {written(until)})" if until else text
-
-
-def exit_code(found: bool) -> int:
-    if not found:
-        click.echo("edge: nothing found", err=True)
-    return 0 if found else 1
-
-
 DEFAULT_USER = "default"
 everyone_option = click.option("--everyone", is_flag=True, help="All users, agents and sessions: a backup.")
 
@@ -95,11 +60,11 @@ def whose(asked: OfMemory) -> dict[str, Any]:
     return asked.ids if any(asked.ids.values()) else {**asked.ids, "user_id": DEFAULT_USER}
 
 
-def done(verb: Verb, asked: OfMemory, *, make: bool = False, **settings: Any) -> dict[str, Any]:
+def _done(asked: OfMemory, **settings: Any) -> dict[str, Any]:
     config = configure(**settings)
     alone = own_options(memory=settings.get("memory"), threads=settings.get("threads"))
-    bound = replace(asked, path=str(_place(asked, make)), **whose(asked))
-    found: dict[str, Any] = do(verb, bound, OwnHome(config), alone=alone).result
+    bound = replace(asked, path=str(_place(asked, isinstance(asked, Remember))), **whose(asked))
+    found: dict[str, Any] = do(of_memory(type(asked)), bound, OwnHome(config), alone=alone).result
     for trouble in found["troubles"]:
         notice(trouble)
     return found
@@ -131,173 +96,51 @@ def memory() -> None:
     """
 
 
-_embedder = click.option("--embedder", help="Model of a new memory: a known name or the path of a packed model.")
-_reranker = click.option("--reranker", help="Reranker: a known name or the path of a packed model.")
+_MODELS = {
+    "embedder": click.option("--embedder", help="Model of a new memory: a known name or the path of a packed model."),
+    "reranker": click.option("--reranker", help="Reranker: a known name or the path of a packed model."),
+}
 
 
-@memory.command()
-@click.argument("texts", nargs=-1, metavar="TEXT...")
-@Remember.add_to
-@_embedder
-@engine_options
-@json_option
-@server_option
-def add(texts: tuple[str, ...], options: Remember, as_json: bool, **settings: Any) -> None:
-    """Remember each TEXT; - reads stdin, a text a line."""
-    limit = configure(memory=settings["memory"]).memory
+def _command(kind: type[OfMemory]) -> click.Command:
+    def run(options: OfMemory, as_json: bool, **settings: Any) -> int:
+        options.check()
+        if isinstance(options, Remember):
+            options = replace(options, texts=_lines(options.texts, configure(memory=settings["memory"]).memory))
+        done = _done(options, **settings)
+        result, found = done["result"], options.found(done["result"])
+        if as_json:
+            print_json(options.document(done))
+            return 0 if found else 1
+        for line in options.lines(result):
+            click.echo(line)
+        if isinstance(options, Delete) and options.purge:
+            print_erasure(result, as_json)
+        elif isinstance(options, Delete) or not found:
+            kept = "the history stays, and with it the texts; --purge erases both"
+            click.echo(f"edge: {kept if found else 'nothing found'}", err=True)
+        return 0 if found else 1
+
+    engine = [] if kind.model is None else [engine_options]
+    model = [_MODELS[kind.model]] if kind.model else []
+    adding = kind.adding(top_k=10) if issubclass(kind, FindMemories) else kind.add_to
+    made = several(adding, *model, *engine, json_option, server_option)(run)
+    return click.command(kind.verb, help=kind.__doc__)(made)
+
+
+for _kind in VERBS:
+    memory.add_command(_command(_kind))
+
+
+def _lines(texts: Sequence[str], limit: int) -> list[str]:
+    """The texts to remember; - stands for the lines of stdin."""
     given: list[str] = []
     for text in texts:
         stdin = Lines(sys.stdin.buffer, "stdin", limit, ["edge.apps.memory.memory"]) if text == "-" else None
         given += [text] if stdin is None else [line for _, line in stdin]
     if not given:
         raise InputError("there is nothing to remember: give a text, or - to read stdin")
-    result = done(REMEMBER, replace(options, texts=given), make=True, **settings)["result"]
-    if as_json:
-        print_json(result)
-        return
-    for added in result["results"]:
-        known = "  (known already)" if added["event"] == "NONE" else ""
-        click.echo(f"{added['id']}  {added['memory']}{known}")
-        for other in added.get("similar", ()):
-            click.echo(f"    much like {other['id']} ({other['similarity']:.2f})  {other['memory']}")
-        for other in added.get("supersedes", ()):
-            click.echo(f"    in place of {other['id']}  {other['memory']}")
-        for other in added.get("judged", ()):
-            verb = "ends" if other["ends"] else "keeps"
-            click.echo(f"    {verb} {other['id']} ({other['probability']:.2f})  {other['memory']}")
-
-
-@memory.command()
-@words_argument("query")
-@Recall.adding(top_k=10)
-@_reranker
-@engine_options
-@json_option
-@server_option
-def search(query: str, options: Recall, as_json: bool, **settings: Any) -> int:
-    """Find the memories about QUERY, best first; exit code 1 if there are none."""
-    found = done(RECALL, replace(options, query=query), **settings)
-    if as_json:
-        return _print_results(found)
-    result = found["result"]
-    for place, hit in enumerate(result["results"], 1):
-        click.echo(f"{place:3d}  {hit['score']:.2f}  {hit['id']}  {shown(hit)}")
-        if options.explain:
-            stages = hit["score_details"].items()  # a rank is a whole number
-            shares = (f"{name} {value if isinstance(value, int) else f'{value:.3f}'}" for name, value in stages)
-            click.echo(f"            {'  '.join(shares)}")
-        for older in hit.get("newer_than", ()):
-            click.echo(f"            newer than {older}")
-        for turn in hit.get("neighbours", ()):
-            click.echo(f"     {turn['offset']:+d}     {shown(turn)}")
-    for talk in result.get("conversations", ()):
-        click.echo(
-            f"{talk['id']}  {written(talk['began'])}, {counted(talk['turns'], 'turn')}: {' '.join(talk['about'])}"
-        )
-    return exit_code(bool(result["results"]))
-
-
-def _print_results(found: dict[str, Any]) -> int:
-    print_json({**found["result"], "health": found["health"]})
-    return 0 if found["result"]["results"] else 1
-
-
-@memory.command("list")
-@ListMemories.adding(top_k=10)
-@json_option
-@server_option
-def list_(options: ListMemories, as_json: bool, **settings: Any) -> int:
-    """List the memories, newest first; exit code 1 if there are none."""
-    found = done(LIST_MEMORIES, options, **settings)
-    if as_json:
-        return _print_results(found)
-    for each in found["result"]["results"]:
-        click.echo(f"{each['id']}  {shown(each)}")
-    return exit_code(bool(found["result"]["results"]))
-
-
-@memory.command()
-@click.argument("memory_id")
-@OneMemory.add_to
-@json_option
-@server_option
-def get(memory_id: str, options: OneMemory, as_json: bool, **settings: Any) -> int:
-    """Show one memory; exit code 1 if there is none."""
-    found = done(GET_MEMORY, replace(options, memory_id=memory_id), **settings)["result"]
-    if as_json:
-        print_json(found)
-        return 0 if found is not None else 1
-    for name, value in (found or {}).items():
-        click.echo(f"{name:16} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
-    return exit_code(found is not None)
-
-
-@memory.command()
-@click.argument("memory_id")
-@click.argument("text", required=False)
-@Change.add_to
-@json_option
-@engine_options
-@server_option
-def update(memory_id: str, text: str | None, options: Change, as_json: bool, **settings: Any) -> None:
-    """Change a memory: its TEXT, or the fields that options name."""
-    _print(done(CHANGE, replace(options, memory_id=memory_id, text=text), **settings)["result"], as_json)
-
-
-@memory.command()
-@click.argument("memory_ids", nargs=-1, metavar="MEMORY_ID...")
-@Delete.add_to
-@json_option
-@server_option
-def delete(memory_ids: tuple[str, ...], options: Delete, as_json: bool, **settings: Any) -> None:
-    """Delete memories; their history stays, unless --purge erases both."""
-    if bool(memory_ids) == options.everything:
-        raise InputError("name the memories to delete, or give --all")
-    result = done(DELETE, replace(options, memory_ids=memory_ids), **settings)["result"]
-    if options.purge:
-        print_erasure(result, as_json)
-    elif as_json:
-        print_json(result)
-    else:
-        click.echo("edge: the history stays, and with it the texts; --purge erases both", err=True)
-
-
-@memory.command()
-@click.argument("memory_id")
-@click.argument("by", required=False)
-@click.option("--undo", is_flag=True, help="Let it hold again.")
-@Supersede.add_to
-@json_option
-@server_option
-def supersede(memory_id: str, by: str | None, undo: bool, options: Supersede, as_json: bool, **settings: Any) -> None:
-    """End a memory where the memory BY takes its place; both stay stored."""
-    if (by is None) != undo:
-        raise InputError("name the memory that takes its place, or give --undo")
-    _print(done(SUPERSEDE, replace(options, memory_id=memory_id, by=by), **settings)["result"], as_json)
-
-
-def _print(found: dict[str, Any] | None, as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-    elif found is not None:
-        click.echo(f"{found['id']}  {shown(found)}")
-
-
-@memory.command()
-@click.argument("memory_id")
-@History.add_to
-@json_option
-@server_option
-def history(memory_id: str, options: History, as_json: bool, **settings: Any) -> int:
-    """Show every change of a memory, also of a deleted one; exit code 1 if there is none."""
-    changes = done(HISTORY, replace(options, memory_id=memory_id), **settings)["result"]
-    if as_json:
-        print_json({"history": changes})
-        return 0 if changes else 1
-    for change in changes:
-        text = change["new_memory"] if change["new_memory"] is not None else change["old_memory"]
-        click.echo(f"{written(change['updated_at'])}  {change['event']:9} {text}")
-    return exit_code(bool(changes))
+    return given
 
 
 @memory.command()

@@ -22,9 +22,10 @@ from edge.apps.serve.connection import OWN, PROGRAM, settings_of
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.server import HttpServer
+from edge.apps.verbs.memories import VERBS as MEMORY_VERBS
 from edge.apps.verbs.memories import OfMemory
 from edge.apps.verbs.requests import Ask, Embed, Rerank
-from edge.apps.verbs.verb import VERBS, Verb
+from edge.apps.verbs.verb import VERBS, Verb, of_memory
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.resident import anonymous_resident
 from edge.runtimes.embedder import Embedder
@@ -201,7 +202,7 @@ class ServedHome:
         return library.assistant(collections=library.together_in(_named(asked.collections)), pipeline=asked.pipeline)
 
     @contextmanager
-    def memory(self, asked: OfMemory, *, make: bool = False) -> Iterator[Memory]:
+    def memory(self, asked: OfMemory) -> Iterator[Memory]:
         library = self._call.library
         if Path(asked.path or "") != (library.memory_path or default_path()).absolute():
             raise HttpRefusal(404, f"the memory in {asked.path} is not served")
@@ -265,7 +266,7 @@ OWN_PATHS = (
         ServedPath(
             "POST", verb.path, _answering(verb), OwnStream if verb.streams else OwnCall, for_person=True, last="answer"
         )
-        for verb in VERBS
+        for verb in (*VERBS, *map(of_memory, MEMORY_VERBS))
     ),
     ServedPath("POST", f"{OWN}/end", end, OwnEndBody),
 )

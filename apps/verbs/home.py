@@ -48,8 +48,8 @@ class Home(Protocol):
     def assistant(self, asked: Ask) -> AbstractContextManager[Assistant]:
         """The assistant that answers a question."""
 
-    def memory(self, asked: OfMemory, *, make: bool = False) -> AbstractContextManager[Memory]:
-        """Bound to the scope of a request; made if there is none and `make` is given."""
+    def memory(self, asked: OfMemory) -> AbstractContextManager[Memory]:
+        """Bound to the scope of a request."""
 
     def ending(self, cancel: Callable[[], None]) -> AbstractContextManager[None]:
         """The user may end an answer by `cancel` inside."""
@@ -133,7 +133,7 @@ class OwnHome:
                 yield assistant
 
     @contextmanager
-    def memory(self, asked: OfMemory, *, make: bool = False) -> Iterator[Memory]:
+    def memory(self, asked: OfMemory) -> Iterator[Memory]:
         from edge.apps.memory.memory import Memory
 
         ids: dict[str, Any] = asked.ids

@@ -1,16 +1,24 @@
-"""What is asked of a memory: the options of `Memory`'s calls, and the requests of its verbs, which add whose memory it
-is and in which directory."""
+"""What is asked of a memory: the options of `Memory`'s calls, and its verbs. Each verb is one class: what is asked, the
+work, and what its command prints."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from edge.apps.memory.arguments import written
 from edge.apps.verbs.options import Moment, RequestOptions, option
+from edge.config import counted
 from edge.errors import InputError
 from edge.public_calls import checked_arguments
+
+if TYPE_CHECKING:
+    from edge.apps.memory.memory import Memory
+    from edge.apps.verbs.home import Home
+    from edge.apps.verbs.verb import Listener
 
 MOST = 10_000
 
@@ -214,62 +222,229 @@ class ChangeOptions(GivenFields):
     """Changes of a memory. What is not given stays as it is. `metadata` are merged into the existing ones; None removes
     a date or the importance, and so does the word `never` for a day or an end (`said` for `valid_from`)."""
 
-    text: str | None = option(None, "The new text.")
+    text: str | None = option(None, "The new text.", "[TEXT]")
     pinned: bool | None = option(None, "A pinned memory neither expires nor ages.", "--pin/--unpin", agents=False)
     forgotten: bool | None = option(
         None, "A forgotten memory is hidden, not deleted.", "--forget/--recall", agents=False
     )
 
 
+VERBS: list[type[OfMemory]] = []
+"""The verbs of a memory that a server does, too."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OfMemory(RequestOptions):
+    """What is asked of whose memory. A class below is a verb, whose docstring is the help of its command."""
+
     user_id: str | None = option(None, "Whose memory; `default` if no id is given.", "--user-id")
     agent_id: str | None = option(None, "Which agent's memory.", "--agent-id")
     run_id: str | None = option(None, "Which session's memory.", "--run-id")
     path: str | None = option(None, "Directory of the memory.", "--path", metavar="DIRECTORY")
 
+    verb: ClassVar[str] = ""
+    writes: ClassVar[bool] = False
+    model: ClassVar[str | None] = None
+    """A model that its command lets one choose, empty if it only uses some; None for a verb without models."""
+
+    def __init_subclass__(cls, verb: str = "", writes: bool = False, model: str | None = None) -> None:
+        if verb:
+            cls.verb, cls.writes, cls.model = verb, writes, model
+            VERBS.append(cls)
+
     @property
     def ids(self) -> dict[str, str | None]:
         return {"user_id": self.user_id, "agent_id": self.agent_id, "run_id": self.run_id}
 
+    def check(self) -> None:
+        """Raises `InputError` if arguments of a command make no sense together."""
+
+    def work(self, memory: Memory) -> Any:
+        """Does the verb, for the command's own process and for the server."""
+        raise NotImplementedError
+
+    def lines(self, result: Any) -> Iterator[str]:
+        """What its command prints of a result; nothing where nothing was found."""
+        yield from () if result is None else [f"{result['id']}  {shown(result)}"]
+
+    def document(self, done: Mapping[str, Any]) -> Any:
+        """What its command prints as JSON."""
+        return done["result"]
+
+    def found(self, result: Any) -> bool:
+        """Whether its command ends as one that has found something."""
+        return True
+
+
+def remembered(home: Home, asked: OfMemory, listener: Listener) -> dict[str, Any]:
+    """The work of a memory's verbs: the result, with the state of the memory beside it."""
+    with home.memory(asked) as memory:
+        result, health = asked.work(memory), memory.health()
+    return {"result": result, "health": health.to_json(), "troubles": [str(trouble) for trouble in health]}
+
+
+def shown(document: Mapping[str, Any]) -> str:
+    when = document.get("local_timestamp") or document.get("timestamp")
+    text = f"[{written(when)}] {document['memory']}" if when else str(document["memory"])
+    until = document.get("valid_until")
+    return f"{text}  (until {written(until)})" if until else text
+
 
 @dataclass(frozen=True, kw_only=True)
-class Remember(OfMemory, RememberOptions):
-    texts: Sequence[str] = option((), "The texts.")
+class Remember(OfMemory, RememberOptions, verb="add", writes=True, model="embedder"):
+    """Remember each TEXT; - reads stdin, a text a line."""
+
+    texts: Sequence[str] = option((), "The texts.", "TEXT...")
+
+    def work(self, memory: Memory) -> Any:
+        return memory.add(list(self.texts), options=self)
+
+    def lines(self, result: Any) -> Iterator[str]:
+        for added in result["results"]:
+            yield f"{added['id']}  {added['memory']}{'  (known already)' * (added['event'] == 'NONE')}"
+            for other in added.get("similar", ()):
+                yield f"    much like {other['id']} ({other['similarity']:.2f})  {other['memory']}"
+            for other in added.get("supersedes", ()):
+                yield f"    in place of {other['id']}  {other['memory']}"
+            for other in added.get("judged", ()):
+                verb = "ends" if other["ends"] else "keeps"
+                yield f"    {verb} {other['id']} ({other['probability']:.2f})  {other['memory']}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recall(OfMemory, RecallOptions):
-    query: str = option("", "A question or a description.")
+class FindMemories(OfMemory):
+    def document(self, done: Mapping[str, Any]) -> Any:
+        return {**done["result"], "health": done["health"]}
+
+    def found(self, result: Any) -> bool:
+        return bool(result["results"])
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListMemories(OfMemory, ListOptions):
-    """A list of memories."""
+class Recall(FindMemories, RecallOptions, verb="search", model="reranker"):
+    """Find the memories about QUERY, best first; exit code 1 if there are none."""
+
+    query: str = option("", "A question or a description.", "QUERY...")
+
+    def work(self, memory: Memory) -> Any:
+        return memory.search(self.query, options=self)
+
+    def lines(self, result: Any) -> Iterator[str]:
+        for place, hit in enumerate(result["results"], 1):
+            yield f"{place:3d}  {hit['score']:.2f}  {hit['id']}  {shown(hit)}"
+            if self.explain:
+                stages = hit["score_details"].items()  # a rank is a whole number
+                shares = (f"{name} {value if isinstance(value, int) else f'{value:.3f}'}" for name, value in stages)
+                yield f"            {'  '.join(shares)}"
+            for older in hit.get("newer_than", ()):
+                yield f"            newer than {older}"
+            for turn in hit.get("neighbours", ()):
+                yield f"     {turn['offset']:+d}     {shown(turn)}"
+        for talk in result.get("conversations", ()):
+            turns = counted(talk["turns"], "turn")
+            yield f"{talk['id']}  {written(talk['began'])}, {turns}: {' '.join(talk['about'])}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListMemories(FindMemories, ListOptions, verb="list"):
+    """List the memories, newest first; exit code 1 if there are none."""
+
+    def work(self, memory: Memory) -> Any:
+        return memory.get_all(options=self)
+
+    def lines(self, result: Any) -> Iterator[str]:
+        return (f"{each['id']}  {shown(each)}" for each in result["results"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneMemory(OfMemory):
-    memory_id: str = option("", "The id of the memory.")
+    memory_id: str = option("", "The id of the memory.", "MEMORY_ID")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change(OneMemory, ChangeOptions):
-    """Changes of one memory."""
+class GetMemory(OneMemory, verb="get"):
+    """Show one memory; exit code 1 if there is none."""
+
+    def work(self, memory: Memory) -> Any:
+        return memory.get(self.memory_id)
+
+    def lines(self, result: Any) -> Iterator[str]:
+        for name, value in (result or {}).items():
+            yield f"{name:16} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+
+    def found(self, result: Any) -> bool:
+        return result is not None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delete(OfMemory):
-    memory_ids: Sequence[str] = option((), "The ids of the memories.")
+class Change(OneMemory, ChangeOptions, verb="update", writes=True, model=""):
+    """Change a memory: its TEXT, or the fields that options name."""
+
+    def work(self, memory: Memory) -> Any:
+        memory.update(self.memory_id, options=self)
+        return memory.get(self.memory_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delete(OfMemory, verb="delete", writes=True):
+    """Delete memories; their history stays, unless --purge erases both."""
+
+    memory_ids: Sequence[str] = option((), "The ids of the memories.", "MEMORY_ID...")
     everything: bool = option(False, "Every memory of the ids given.", "--all")
     purge: bool = option(False, "Erase them with their history, also what was deleted before.", "--purge")
 
+    def check(self) -> None:
+        if bool(self.memory_ids) == self.everything:
+            raise InputError("name the memories to delete, or give --all")
+
+    def work(self, memory: Memory) -> Any:
+        """Says which, and with `purge` what was erased."""
+        if self.everything:
+            done = [memory.delete_all(purge=self.purge)]
+        else:
+            done = [memory.delete(memory_id, purge=self.purge) for memory_id in self.memory_ids]
+        result: dict[str, Any] = {"deleted": "all" if self.everything else list(self.memory_ids)}
+        if self.purge and done:
+            counts = {what: sum(one["erased"][what] for one in done) for what in done[0]["erased"]}
+            result |= done[-1] | {"erased": counts}
+        return result
+
+    def lines(self, result: Any) -> Iterator[str]:
+        return iter(())  # the command says what stays, or what was erased
+
 
 @dataclass(frozen=True, kw_only=True)
-class Supersede(OneMemory):
-    by: str | None = option(None, "The id of the memory that takes its place.")
+class Supersede(OneMemory, verb="supersede", writes=True):
+    """End a memory where the memory BY takes its place; both stay stored."""
+
+    by: str | None = option(None, "The id of the memory that takes its place.", "[BY]")
+    undo: bool = option(False, "Let it hold again.", "--undo")
+
+    def check(self) -> None:
+        if (self.by is None) != self.undo:
+            raise InputError("name the memory that takes its place, or give --undo")
+
+    def work(self, memory: Memory) -> Any:
+        memory.supersede(self.memory_id, self.by)
+        return memory.get(self.memory_id)
 
 
 @dataclass(frozen=True, kw_only=True)
-class History(OneMemory):
+class History(OneMemory, verb="history"):
+    """Show every change of a memory, also of a deleted one; exit code 1 if there is none."""
+
     whole_chain: bool = option(False, "With the memories that it superseded and that superseded it.", "--chain")
+
+    def work(self, memory: Memory) -> Any:
+        return memory.history(self.memory_id, whole_chain=self.whole_chain)
+
+    def lines(self, result: Any) -> Iterator[str]:
+        for change in result:
+            text = change["new_memory"] if change["new_memory"] is not None else change["old_memory"]
+            yield f"{written(change['updated_at'])}  {change['event']:9} {text}"
+
+    def document(self, done: Mapping[str, Any]) -> Any:
+        return {"history": done["result"]}
+
+    def found(self, result: Any) -> bool:
+        return bool(result)

@@ -19,7 +19,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 @dataclass(frozen=True, slots=True)
 class Option:
     """Beside its field's name, type and default: a sentence or two of help (of a flag, its effect; one that is on by
-    default is turned off), what an error message calls it, its flags, its name in JSON if that differs, the bounds of a
+    default is turned off), what an error message calls it, its flags, or what stands for it as an argument of a command
+    (`TEXT`, `[TEXT]`, `TEXT...`), its name in JSON if that differs, the bounds of a
     number, the placeholder on the command line, the only texts that it takes, and whether tools of MCP have it."""
 
     help: str
@@ -126,6 +127,7 @@ class RequestOptions:
         import click
 
         taken = [(each, option) for each, option in cls.options().values() if option.flags]
+        taken.sort(key=lambda pair: pair[1].flags[0].startswith("["))  # an argument that may be left out comes last
 
         def decorate(command: Command) -> Command:
             @wraps(command)
@@ -137,6 +139,9 @@ class RequestOptions:
             for each, option in reversed(taken):
                 kind, default = value_type(each), usual.get(each.name, each.default)
                 more: dict[str, Any] = {"help": option.help}
+                if not option.flags[0].startswith("-"):
+                    _argument(each, option.flags[0])(call)
+                    continue
                 if kind is bool and "/" in option.flags[-1]:
                     more["default"] = None
                 elif kind is bool:
@@ -166,6 +171,17 @@ class RequestOptions:
                 bounds = f"at least {option.least:,}" if option.most is None else f"{option.least:,} to {option.most:,}"
                 raise InputError(f"{option.what} must be {bounds}, not {value}")
             object.__setattr__(self, each.name, value_type(each)(value))  # a number of numpy becomes one of Python
+
+
+def _argument(each: Field[Any], metavar: str) -> Callable[[Command], Command]:
+    """An argument, of all further words if it ends with dots; a text is of words that are joined by spaces."""
+    import click
+
+    text, several = value_type(each) is str, metavar.endswith("...")
+    return click.argument(
+        each.name, required=text and metavar[0] != "[", nargs=-1 if several else 1, metavar=metavar,
+        callback=(lambda context, parameter, words: " ".join(words)) if text and several else None,
+    )  # fmt: skip
 
 
 _CLICK_TYPES: dict[type, type] = {list: str, dict: str, object: str}

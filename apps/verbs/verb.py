@@ -24,6 +24,7 @@ from edge.errors import StorageError
 
 if TYPE_CHECKING:
     from edge.apps.verbs.home import Home, OwnHome
+    from edge.apps.verbs.memories import OfMemory
 
 _END_S = 10.0
 """If the server has not said within this time that it ends an answer, the command ends without the rest of it."""
@@ -195,15 +196,9 @@ ASK = Verb("ask", "requests:Ask", "answering:ask", _ASK, streams=True)
 RERANK = Verb("rerank", "requests:Rerank", "ranking:rerank", _MODELS)
 EMBED = Verb("embed", "requests:Embed", "ranking:embed", _MODELS)
 
-REMEMBER = Verb("memory add", "memories:Remember", "remembering:remember", _SEARCH, writes=True)
-RECALL = Verb("memory search", "memories:Recall", "remembering:recall", _SEARCH)
-LIST_MEMORIES = Verb("memory list", "memories:ListMemories", "remembering:list_memories", _SEARCH)
-GET_MEMORY = Verb("memory get", "memories:OneMemory", "remembering:get", _SEARCH)
-CHANGE = Verb("memory update", "memories:Change", "remembering:change", _SEARCH, writes=True)
-DELETE = Verb("memory delete", "memories:Delete", "remembering:delete", _SEARCH, writes=True)
-SUPERSEDE = Verb("memory supersede", "memories:Supersede", "remembering:supersede", _SEARCH, writes=True)
-HISTORY = Verb("memory history", "memories:History", "remembering:history", _SEARCH)
+VERBS = (SEARCH, ASK, RERANK, EMBED)
 
-VERBS = (
-    SEARCH, ASK, RERANK, EMBED, REMEMBER, RECALL, LIST_MEMORIES, GET_MEMORY, CHANGE, DELETE, SUPERSEDE, HISTORY
-)  # fmt: skip
+
+def of_memory(kind: type[OfMemory]) -> Verb:
+    """The verb of a memory that a class of `edge.apps.verbs.memories` describes."""
+    return Verb(f"memory {kind.verb}", f"memories:{kind.__name__}", "memories:remembered", _SEARCH, kind.writes)

@@ -29,7 +29,7 @@ from edge.apps.serve.connection import Lost, Refused, Unserved
 from edge.apps.store.connections import WriterLock
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.memories import ListMemories, Remember
-from edge.apps.verbs.verb import LIST_MEMORIES, REMEMBER, do
+from edge.apps.verbs.verb import do, of_memory
 from edge.config import Config
 from edge.errors import CapabilityError, InputError, StorageError
 from edge.runtimes.embedder import Embedder
@@ -463,10 +463,10 @@ def test_a_write_is_repeated_only_where_nothing_was_written(
     adding = Remember(texts=["Alice keeps bees."], **whose)
     if unsure:
         with pytest.raises(StorageError, match="not known"):
-            do(REMEMBER, adding, home)
+            do(of_memory(Remember), adding, home)
     else:
-        assert do(REMEMBER, adding, home).result["result"]["results"][0]["event"] == "ADD"
-    listed = do(LIST_MEMORIES, ListMemories(**whose), home).result
+        assert do(of_memory(Remember), adding, home).result["result"]["results"][0]["event"] == "ADD"
+    listed = do(of_memory(ListMemories), ListMemories(**whose), home).result
     assert len(listed["result"]["results"]) == (0 if unsure else 1), "reading is done alone"
     assert listed["health"]["state"] == "ok"
 
