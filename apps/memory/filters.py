@@ -22,7 +22,6 @@ _LOGICAL = ("AND", "OR", "NOT")
 _COLUMNS: Mapping[str, str] = {
     "id": "uuid", "memory": "text", "hash": "hash", **{name: name for name in SHOWN if name != "local_timestamp"},
 }  # fmt: skip
-_MOMENTS, _DAYS = (frozenset(name for name in _COLUMNS if KINDS.get(name) == kind) for kind in ("moment", "day"))
 _CONVERSATION = """memories.id IN (
     WITH said AS (SELECT coalesce(conversation, id) AS first FROM memories WHERE uuid = ?)
     SELECT first FROM said UNION ALL SELECT id FROM memories JOIN said ON conversation = first)"""
@@ -111,20 +110,16 @@ def _compile(filters: Any, depth: int, count: Callable[[], None]) -> Condition:
         count()
         if key in _LOGICAL:
             inner = [_compile(part, depth + 1, count) for part in _parts(key, value)]
-            if key == "NOT":
-                parts.append(Condition.any_of(inner).negated())
-            else:
-                parts.append(Condition.all_of(inner) if key == "AND" else Condition.any_of(inner))
+            joined = Condition.all_of(inner) if key == "AND" else Condition.any_of(inner)
+            parts.append(joined.negated() if key == "NOT" else joined)
         elif key == "metadata" and isinstance(value, Mapping) and not (value and set(OPERATORS).issuperset(value)):
             for name, operand in value.items():
                 count()
-                parts.append(_field(_Metadata(str(name)), operand))
+                parts.append(_field(_Field(str(name)), operand))
         elif key == "conversation_of":
             parts.append(Condition(_CONVERSATION, (check_unicode(value, "the id in the filter conversation_of"),)))
-        elif key in _COLUMNS:
-            parts.append(_field(_Column(key), value))
         else:
-            parts.append(_field(_Metadata(str(key)), value))
+            parts.append(_field(_Field(str(key), _COLUMNS.get(key, "")), value))
     return Condition.all_of(parts)
 
 
@@ -137,61 +132,51 @@ def _parts(key: str, value: Any) -> list[Mapping[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    """A condition's left side: a column of `memories`, with the form in which its values are stored."""
+class _Field:
+    """A condition's left side: a column of `memories`, with the form in which its values are stored, or a top-level key
+    of a memory's metadata, which may be any text."""
 
     name: str
+    column: str = ""
 
-    def test(self, predicate: str, params: tuple[Any, ...]) -> Condition:
+    def test(self, predicate: str, params: tuple[Any, ...] = ()) -> Condition:
         """A condition from a predicate over `{value}` and `{type}`; false where the field is missing."""
-        column = f"memories.{_COLUMNS[self.name]}"
-        kind = "'true'" if self.name == "pinned" else f"typeof({column})"
-        sql = predicate.replace("{value}", column).replace("{type}", kind)
-        return Condition(f"coalesce({sql}, 0)", params)
-
-    def test_day(self, sign: str, operand: Any) -> Condition | None:
-        """A comparison by day, where a time is compared with a day: "until" a day means until its end. A timestamp's
-        day is that in its own time zone."""
-        day = whole_day(operand) if self.name in _MOMENTS else None
-        if day is None:
-            return None
-        local = "coalesce(memories.local_timestamp, {value})" if self.name == "timestamp" else "{value}"
-        return self.test(f"substr({local}, 1, 10) {sign} ?", (day,))
-
-    def present(self) -> Condition:
-        return Condition(f"memories.{_COLUMNS[self.name]} IS NOT NULL")
-
-    def operand(self, value: Any) -> Any:
-        if self.name in _MOMENTS and value is not None:
-            return parse_moment(value, self.name)
-        if self.name in _DAYS and value is not None:
-            return parse_day(value, self.name)
-        if self.name in SCOPE_FIELDS and isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        return value.strip() if self.name in SCOPE_FIELDS and isinstance(value, str) else value
-
-
-@dataclass(frozen=True, slots=True)
-class _Metadata:
-    """A condition's left side: a top-level key of a memory's metadata. Any text may be a key."""
-
-    name: str
-
-    def test(self, predicate: str, params: tuple[Any, ...]) -> Condition:
+        if self.column:
+            kind = "'true'" if self.name == "pinned" else f"typeof(memories.{self.column})"
+            sql = predicate.replace("{value}", f"memories.{self.column}").replace("{type}", kind)
+            return Condition(f"coalesce({sql}, 0)", params)
         sql = predicate.replace("{value}", "field.value").replace("{type}", "field.type")
         return Condition(
             f"EXISTS (SELECT 1 FROM json_each(memories.metadata) AS field WHERE field.key = ? AND ({sql}))",
             (self.name, *params),
         )
 
+    def test_day(self, sign: str, operand: Any) -> Condition | None:
+        """A comparison by day, where a time is compared with a day: "until" a day means until its end. A timestamp's
+        day is that in its own time zone."""
+        day = whole_day(operand) if self.column and KINDS.get(self.name) == "moment" else None
+        if day is None:
+            return None
+        local = "coalesce(memories.local_timestamp, {value})" if self.name == "timestamp" else "{value}"
+        return self.test(f"substr({local}, 1, 10) {sign} ?", (day,))
+
     def present(self) -> Condition:
-        return self.test("{type} <> 'null'", ())
+        return self.test("{type} <> 'null'")
 
     def operand(self, value: Any) -> Any:
+        read = _READ.get(KINDS.get(self.name, "")) if self.column else None
+        if read is not None and value is not None:
+            return read(value, self.name)
+        if self.column and self.name in SCOPE_FIELDS:
+            value = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+            return value.strip() if isinstance(value, str) else value
         return value
 
 
-def _field(field: _Column | _Metadata, value: Any) -> Condition:
+_READ: Mapping[str, Callable[[Any, str], str]] = {"moment": parse_moment, "day": parse_day}
+
+
+def _field(field: _Field, value: Any) -> Condition:
     """The condition of one key. A bare value means equality, a list means membership, and `*` means any value."""
     if value == "*":
         return field.present()
@@ -204,7 +189,7 @@ def _field(field: _Column | _Metadata, value: Any) -> Condition:
     return Condition.all_of(_apply(field, str(operator), operand) for operator, operand in value.items())
 
 
-def _apply(field: _Column | _Metadata, operator: str, operand: Any) -> Condition:
+def _apply(field: _Field, operator: str, operand: Any) -> Condition:
     if operator not in OPERATORS:
         raise InputError(f"{operator!r} is no operator of a filter; they are {', '.join(OPERATORS)}, AND, OR and NOT")
     if operator in ("in", "nin"):
@@ -220,14 +205,14 @@ def _apply(field: _Column | _Metadata, operator: str, operand: Any) -> Condition
     return _contains(field, operand, fold=operator == "icontains")
 
 
-def _equal(field: _Column | _Metadata, operand: Any) -> Condition:
+def _equal(field: _Field, operand: Any) -> Condition:
     if operand is None:
         return field.present().negated()
-    if isinstance(field, _Column) and (on_day := field.test_day("=", operand)):
+    if on_day := field.test_day("=", operand):
         return on_day
     operand = field.operand(operand)
     if isinstance(operand, bool):
-        if isinstance(field, _Column):
+        if field.column:
             return field.test("{type} = 'true' AND {value} = ?", (int(operand),))
         return field.test("{type} = ?", ("true" if operand else "false",))
     if isinstance(operand, int | float):
@@ -237,13 +222,13 @@ def _equal(field: _Column | _Metadata, operand: Any) -> Condition:
     raise InputError(f"a filter compares with text, numbers, true, false and null, not {operand!r}")
 
 
-def _member(field: _Column | _Metadata, operands: Iterable[Any]) -> Condition:
+def _member(field: _Field, operands: Iterable[Any]) -> Condition:
     """Equality with one of `operands`. All texts are one condition, and so are all numbers."""
     texts: list[str] = []
     numbers: list[int | float] = []
     parts: list[Condition] = []
     for operand in operands:
-        if isinstance(field, _Column) and field.test_day("=", operand):
+        if field.test_day("=", operand):
             parts.append(_equal(field, operand))
             continue
         value = field.operand(operand)
@@ -264,9 +249,9 @@ def _member(field: _Column | _Metadata, operands: Iterable[Any]) -> Condition:
     return Condition.any_of(parts)
 
 
-def _compare(field: _Column | _Metadata, operator: str, operand: Any) -> Condition:
+def _compare(field: _Field, operator: str, operand: Any) -> Condition:
     sign = _COMPARISONS[operator]
-    if isinstance(field, _Column) and (by_day := field.test_day(sign, operand)):
+    if by_day := field.test_day(sign, operand):
         return by_day
     operand = field.operand(operand)
     if isinstance(operand, bool) or not isinstance(operand, int | float | str):
@@ -276,7 +261,7 @@ def _compare(field: _Column | _Metadata, operator: str, operand: Any) -> Conditi
     return field.test(f"{{type}} IN ('integer', 'real') AND {{value}} {sign} ?", (_number(operand),))
 
 
-def _contains(field: _Column | _Metadata, operand: Any, *, fold: bool) -> Condition:
+def _contains(field: _Field, operand: Any, *, fold: bool) -> Condition:
     if isinstance(operand, bool) or not isinstance(operand, int | float | str):
         raise InputError(f"contains takes text or a number, not {operand!r}")
     folded = "edge_casefold({})" if fold else "{}"
@@ -288,7 +273,7 @@ def _contains(field: _Column | _Metadata, operand: Any, *, fold: bool) -> Condit
         operand = _number(operand)
         text = "{type} = 'text' AND ? IS NULL"
         member = "json_each.type IN ('integer', 'real') AND json_each.value = ?"
-    if isinstance(field, _Column):
+    if field.column:
         return field.test(text, (operand,))
     # CASE, because SQLite might parse a text as JSON before it has checked that the value is an array.
     array = "json_each(CASE {type} WHEN 'array' THEN {value} ELSE '[]' END)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ more."""
 _TELLING = 1e-3
 """A best score below it comes from words that half of the pieces hold."""
 
-_PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
+_PARAGRAPHS = re.compile(r"(?:(?!\n[ \t]*\n).)+", re.DOTALL)
 
 Count = Callable[[str], int]
 
@@ -157,16 +157,16 @@ def _said_tokens(result: Mapping[str, Any]) -> float:
 def split(text: str) -> Iterator[tuple[int, int]]:
     """The spans (start, end) of a text's pieces: a paragraph, sentences of a long one, or a heading with the next
     paragraph."""
-    waiting: int | None = None
-    for start, end in _paragraphs(text):
-        if end - start < _SHORTEST_SEGMENT and waiting is None:
-            waiting, waiting_end = start, end
+    begin: int | None = None
+    end = 0
+    for start, end in _stripped(text, ((match.start(), match.end()) for match in _PARAGRAPHS.finditer(text))):
+        if end - start < _SHORTEST_SEGMENT and begin is None:
+            begin = start
             continue
-        begin = start if waiting is None else waiting
-        waiting = None
-        yield from _pieces(text, begin, end)
-    if waiting is not None:
-        yield waiting, waiting_end
+        yield from _pieces(text, start if begin is None else begin, end)
+        begin = None
+    if begin is not None:
+        yield begin, end
 
 
 def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -174,8 +174,10 @@ def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     if end - start <= LONGEST_SEGMENT:
         yield start, end
         return
+    stops = [(start + stop, start + following) for stop, following in boundaries(text[start:end])]
     begin = last = start
-    for low, high in _sentences(text, start, end):
+    sentences = zip([start, *(following for _, following in stops)], [*(stop for stop, _ in stops), end], strict=True)
+    for low, high in _stripped(text, sentences):
         if high - begin > LONGEST_SEGMENT and last > begin:
             yield begin, last
             begin = low
@@ -187,26 +189,11 @@ def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         yield begin, last
 
 
-def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
-    start = 0
-    for match in _PARAGRAPH.finditer(text):
-        yield from _stripped(text, start, match.start())
-        start = match.end()
-    yield from _stripped(text, start, len(text))
-
-
-def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    begin = start
-    for stop, following in boundaries(text[start:end]):
-        yield from _stripped(text, begin, start + stop)
-        begin = start + following
-    yield from _stripped(text, begin, end)
-
-
-def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    piece = text[start:end]
-    if piece.strip():
-        yield start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
+def _stripped(text: str, spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    for start, end in spans:
+        piece = text[start:end]
+        if piece.strip():
+            yield start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
 
 
 def _score(
@@ -221,10 +208,9 @@ def _score(
         vectors = models.embed([texts[number] for number in numbers])
         cosines = vectors @ models.embed([query], query=True)[0]
         nearness = (1 + cosines) / 2
-        if not rerank:
-            scores[numbers] = nearness
-            return scores
         scores[numbers] = nearness
+        if not rerank:
+            return scores
         chosen = sorted(np.argsort(-nearness, kind="stable")[:_RERANKED].tolist())
         near = {place: float(cosines[number]) for place, number in enumerate(chosen)}
         numbers = [numbers[place] for place in chosen]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import uuid as uuids
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,19 +18,10 @@ from typing import Any, BinaryIO
 from edge.apps.documents.secrets import without_secrets
 from edge.apps.memory.arguments import Clock, Scope, stamp
 from edge.apps.memory.entries import goes_on
-from edge.apps.memory.records import Record, find_record, stored
+from edge.apps.memory.records import Record, stored
 from edge.apps.memory.selection import split
 from edge.apps.memory.store import MemoryStore
-from edge.apps.memory.transfer import (
-    ALWAYS_READ,
-    LINES_BESIDE,
-    NBYTES_TOGETHER,
-    PER_LINE,
-    TOGETHER,
-    Line,
-    read_memory,
-    store_lines,
-)
+from edge.apps.memory.transfer import ALWAYS_READ, LINES_BESIDE, PER_LINE, Intake, Line, read_memory
 from edge.errors import InputError, StorageError
 from edge.files.input_file import open_input, read_input, read_line
 
@@ -38,8 +29,6 @@ _PIECE = 1 << 16
 _MARKS = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
 _DEEPEST = 2
 """The brackets around the array of an export: its own, and those of an object with `results`."""
-
-_ROLES = ("user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +85,9 @@ def turns(path: Path, most: int, report: ImportReport) -> Iterator[Spoken]:
         entries = _lines(file, most, report) if path.suffix == ".jsonl" else _elements(file, most, report)
         for number, entry in entries:
             session = _session(entry) or session
-            read = read or next((reader for known, reader in _FORMATS if known(entry)), None)
+            read = read or next((each.turns for each in _FORMATS if each.knows(entry)), None)
+            if read is None and isinstance(entry.get("memory"), str) | isinstance(entry.get("results"), list):
+                read = _mem0
             if read is not None:
                 yield from read(entry, f"{session or path.stem}:{number}")
     if read is None:
@@ -159,10 +150,8 @@ def _elements(file: BinaryIO, most: int, report: ImportReport) -> Iterator[tuple
 
 
 def _session(entry: Mapping[str, Any]) -> str:
-    known = {"session_meta": ("payload", "id"), "session.start": ("data", "sessionId")}
-    member, name = known.get(str(entry.get("type")), ("", ""))
-    content = entry.get(member)
-    return str(content.get(name) or "") if isinstance(content, dict) else ""
+    paths = {"session_meta": "payload.id", "session.start": "data.sessionId"}
+    return str(_at(entry, paths.get(str(entry.get("type")), "")) or "")
 
 
 def _texts(content: Any) -> str:
@@ -171,12 +160,6 @@ def _texts(content: Any) -> str:
     texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
     said = (text for text in texts if isinstance(text, str) and text.strip())
     return "\n".join(text for text in said if not text.lstrip().startswith(_WRAPPED))
-
-
-def _turn(key: object, run: object, role: object, text: str, when: Any, **metadata: Any) -> Iterator[Spoken]:
-    if role in _ROLES and text:
-        known = {name: value for name, value in metadata.items() if isinstance(value, str) and value}
-        yield Spoken(str(key), str(run), str(role), text, when, known)
 
 
 _WRAPPED = (
@@ -191,94 +174,128 @@ _UNSPOKEN = ("isMeta", "isSidechain", "isCompactSummary")
 """Marks of Claude Code for what was said to or by no person: notes, the talk with an agent that it asked, summaries."""
 
 
-def _claude_code(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
-    message = entry.get("message")
-    if isinstance(message, dict) and not any(entry.get(mark) for mark in _UNSPOKEN):
-        run = entry.get("sessionId") or place.rpartition(":")[0]
-        text = _texts(message.get("content"))
-        when = entry.get("timestamp")
-        yield from _turn(entry.get("uuid") or place, run, message.get("role"), text, when, cwd=entry.get("cwd"))
+def _at(entry: Any, path: str) -> Any:
+    """What stands in an object under names that dots join; None if it is not there."""
+    for name in path.split("."):
+        entry = entry.get(name) if isinstance(entry, dict) else None
+    return entry
 
 
-def _codex(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
-    payload = entry.get("payload", entry)
-    if isinstance(payload, dict) and payload.get("type") == "message":
-        run = place.rpartition(":")[0]
-        yield from _turn(place, run, payload.get("role"), _texts(payload.get("content")), entry.get("timestamp"))
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of conversations: what an entry holds by which it is known (a type, or one of some texts), and where
+    things stand in its `parts`, the turns; `run` and `more` in the entry itself, which may be a conversation
+    (`alone`)."""
+
+    name: str
+    holds: Mapping[str, type | tuple[str, ...]]
+    role: str = "role"
+    text: str = "text"
+    key: str = "id"
+    when: str = "timestamp"
+    milliseconds: bool = False
+    run: tuple[str, ...] = ()
+    more: Mapping[str, str] = field(default_factory=dict)
+    alone: bool = False
+    parts: Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = lambda entry: [entry]
+
+    def knows(self, entry: dict[str, Any]) -> bool:
+        found = ((_at(entry, name), wanted) for name, wanted in self.holds.items())
+        return all(
+            value in wanted if isinstance(wanted, tuple) else value is not None and isinstance(value, wanted)
+            for value, wanted in found
+        )
+
+    def turns(self, entry: dict[str, Any], place: str) -> Iterator[Spoken]:
+        """The turns of an entry at `place`, the session and the number of the entry."""
+        named = (_at(entry, path) for path in self.run)
+        run = next(filter(None, named), place if self.alone else place.rpartition(":")[0])
+        found = {name: _at(entry, path) for name, path in self.more.items()}
+        metadata = {name: value for name, value in found.items() if isinstance(value, str) and value}
+        for number, part in enumerate(self.parts(entry)):
+            role, text, when = _ROLES.get(str(_at(part, self.role))), _texts(_at(part, self.text)), _at(part, self.when)
+            if self.milliseconds:
+                when = when / 1000 if isinstance(when, int | float) else None
+            if role and text:
+                key = _at(part, self.key) or (f"{place}:{number}" if self.alone else place)
+                yield Spoken(str(key), str(run), role, text, when, metadata)
 
 
-def _gemini(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
-    role, run = {"gemini": "assistant"}.get(str(entry.get("type")), entry.get("type")), place.rpartition(":")[0]
-    yield from _turn(entry.get("id") or place, run, role, _texts(entry.get("content")), entry.get("timestamp"))
+_ROLES = {
+    "user": "user", "human": "user", "user.message": "user", "assistant": "assistant", "gemini": "assistant",
+    "assistant.message": "assistant",
+}  # fmt: skip
 
 
-def _opencode(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
-    info, parts = entry.get("info"), entry.get("parts")
-    if isinstance(info, dict) and isinstance(parts, list):
-        said = [p for p in parts if isinstance(p, dict) and p.get("type") == "text" and not p.get("synthetic")]
-        run, time = info.get("sessionID") or place.rpartition(":")[0], info.get("time")
-        when = _seconds(time.get("created")) if isinstance(time, dict) else None
-        yield from _turn(info.get("id") or place, run, info.get("role"), _texts(said), when)
+def _opencode(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    said = [p for p in entry["parts"] if isinstance(p, dict) and p.get("type") == "text" and not p.get("synthetic")]
+    yield {**entry, "text": said}
 
 
-def _copilot(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
-    data, role = entry.get("data"), str(entry.get("type")).removesuffix(".message")
-    if isinstance(data, dict):
-        run = place.rpartition(":")[0]
-        yield from _turn(entry.get("id") or place, run, role, _texts(data.get("content")), entry.get("timestamp"))
-
-
-def _copilot_chat(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
+def _copilot_chat(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The question and the answer of a request; parts that have a kind tell what was done for it."""
-    message, answer = entry.get("message"), entry.get("response")
-    if isinstance(message, dict) and isinstance(answer, list):
-        key, run, when = entry.get("requestId") or place, place.rpartition(":")[0], _seconds(entry.get("timestamp"))
-        values = [part.get("value") for part in answer if isinstance(part, dict) and "kind" not in part]
-        yield from _turn(key, run, "user", _texts(message.get("text")), when)
-        yield from _turn(f"{key}:answer", run, "assistant", _texts(values), when)
+    if isinstance(entry.get("message"), dict):
+        key, when = entry["requestId"], entry.get("timestamp")
+        values = [part.get("value") for part in entry["response"] if isinstance(part, dict) and "kind" not in part]
+        yield {"role": "user", "text": entry["message"].get("text"), "id": key, "timestamp": when}
+        yield {"role": "assistant", "text": values, "id": f"{key}:answer", "timestamp": when}
 
 
-def _seconds(milliseconds: Any) -> Any:
-    return milliseconds / 1000 if isinstance(milliseconds, int | float) else None
-
-
-def _chatgpt(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
+def _chatgpt(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The turns from the root to the current node, or else to the last one. Calls of tools (not sent to `all`) and what
     a person never sees are none."""
     nodes = entry["mapping"]
     name = entry.get("current_node") or next(reversed(nodes), None)
-    run = entry.get("conversation_id") or entry.get("id") or place
-    path: list[dict[str, Any]] = []
+    path: list[Any] = []
     while isinstance(node := nodes.get(name), dict) and len(path) <= len(nodes):
-        path.append(node)
+        path.append(node.get("message"))
         name = node.get("parent")
-    for node in reversed(path):
-        message = node.get("message")
-        if isinstance(message, dict) and isinstance(message.get("author"), dict):
-            content, marks = message.get("content"), message.get("metadata")
-            if isinstance(marks, dict) and marks.get("is_visually_hidden_from_conversation"):
-                continue
-            if message.get("recipient", "all") != "all":
-                continue
-            text = _texts(content.get("parts")) if isinstance(content, dict) else ""
-            role, when = message["author"].get("role"), message.get("create_time")
-            yield from _turn(message.get("id"), run, role, text, when, title=entry.get("title"))
+    for message in reversed(path):
+        hidden = _at(message, "metadata.is_visually_hidden_from_conversation")
+        if isinstance(message, dict) and not hidden and message.get("recipient", "all") == "all":
+            yield message
 
 
-def _claude(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
+def _claude(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The turns of a conversation. A later message after the same one replaced the earlier one with all after it."""
     messages = [message if isinstance(message, dict) else {} for message in entry["chat_messages"]]
     latest = {message.get("parent_message_uuid"): message.get("uuid") for message in messages}
     replaced: set[Any] = set()
-    for number, message in enumerate(messages):
+    for message in messages:
         before, own = message.get("parent_message_uuid"), message.get("uuid")
         if before and (before in replaced or latest[before] != own):
             replaced.add(own)
         else:
-            role = {"human": "user"}.get(str(message.get("sender")), message.get("sender"))
-            text = _texts(message.get("content")) or _texts(message.get("text"))
-            key, run = message.get("uuid") or f"{place}:{number}", entry.get("uuid") or place
-            yield from _turn(key, run, role, text, message.get("created_at"), title=entry.get("name"))
+            yield {**message, "text": _texts(message.get("content")) or message.get("text")}
+
+
+_FORMATS = (
+    Format(
+        "Claude Code", {"type": ("user", "assistant"), "message": dict}, "message.role", "message.content", "uuid",
+        run=("sessionId",), more={"cwd": "cwd"},
+        parts=lambda entry: [] if any(entry.get(mark) for mark in _UNSPOKEN) else [entry],
+    ),
+    Format(
+        "Codex", {"type": ("session_meta", "response_item"), "payload": dict}, "payload.role", "payload.content", key=""
+    ),
+    Format("Codex", {"type": ("message",), "content": object}, text="content", key=""),
+    Format("Gemini CLI", {"type": ("user", "gemini"), "content": object, "id": object}, "type", "content"),
+    Format(
+        "OpenCode", {"info": dict, "parts": list}, "info.role", key="info.id", when="info.time.created",
+        milliseconds=True, run=("info.sessionID",), parts=_opencode,
+    ),
+    Format("Copilot", {"type": ("session.start", "user.message"), "data": dict}, "type", "data.content"),
+    Format("Copilot", {"requestId": object, "response": list}, milliseconds=True, parts=_copilot_chat),
+    Format(
+        "ChatGPT", {"mapping": dict}, "author.role", "content.parts", when="create_time",
+        run=("conversation_id", "id"), more={"title": "title"}, alone=True, parts=_chatgpt,
+    ),
+    Format(
+        "Claude", {"chat_messages": list}, "sender", key="uuid", when="created_at", run=("uuid",),
+        more={"title": "name"}, alone=True, parts=_claude,
+    ),
+)  # fmt: skip
+FORMATS = (*dict.fromkeys(each.name for each in _FORMATS), "mem0", "Markdown")
 
 
 def _mem0(entry: dict[str, Any], place: str) -> Iterator[Spoken]:
@@ -314,47 +331,18 @@ def _note(path: Path, text: str) -> Iterator[Spoken]:
         yield Spoken(f"{name}:{body[start:end]}", "", None, body[start:end], fields.get("created"), {"title": title})
 
 
-def _is_claude_code(entry: Mapping[str, Any]) -> bool:
-    return entry.get("type") in _ROLES and isinstance(entry.get("message"), dict)
-
-
-def _is_codex(entry: Mapping[str, Any]) -> bool:
-    wrapped = entry.get("type") in ("session_meta", "response_item") and isinstance(entry.get("payload"), dict)
-    return wrapped or (entry.get("type") == "message" and "content" in entry)
-
-
-_FORMATS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Callable[[dict[str, Any], str], Iterator[Spoken]]], ...] = (
-    (_is_claude_code, _claude_code),
-    (_is_codex, _codex),
-    (lambda entry: entry.get("type") in ("user", "gemini") and "content" in entry and "id" in entry, _gemini),
-    (lambda entry: isinstance(entry.get("info"), dict) and isinstance(entry.get("parts"), list), _opencode),
-    (lambda entry: entry.get("type") in ("session.start", "user.message") and "data" in entry, _copilot),
-    (lambda entry: "requestId" in entry and isinstance(entry.get("response"), list), _copilot_chat),
-    (lambda entry: isinstance(entry.get("mapping"), dict), _chatgpt),
-    (lambda entry: isinstance(entry.get("chat_messages"), list), _claude),
-    (lambda entry: isinstance(entry.get("memory"), str) or isinstance(entry.get("results"), list), _mem0),
-)
-FORMATS = (
-    "Claude Code", "Codex", "Gemini CLI", "OpenCode", "Copilot", "ChatGPT", "Claude", "mem0", "Markdown",
-)  # fmt: skip
-
 _NAMES = uuids.UUID("5b0a6ed9-0d5c-4a75-9a0f-5b3f7a1f2f6c")
 _PER_CHARACTER = 16
 
 
 def import_transcripts(store: MemoryStore, scope: Scope, source: Path, clock: Clock, *, dry_run: bool) -> ImportReport:
     report = ImportReport()
-    waiting: list[Line] = []
     with store.budget.reserve("imported turns", 0) as lease:
+        intake = Intake(store, clock, lease, dry_run)
         for line in _read(store, scope, source, clock, report):
-            needed = PER_LINE + _PER_CHARACTER * len(line.record.text)
-            if waiting and (len(waiting) >= TOGETHER or lease.nbytes + needed > NBYTES_TOGETHER):
-                report.new += _take(store, waiting, clock, dry_run)
-                waiting = []
-                lease.resize(0)
-            lease.resize(lease.nbytes + needed)
-            waiting.append(line)
-        report.new += _take(store, waiting, clock, dry_run)
+            intake.make_room(PER_LINE + _PER_CHARACTER * len(line.record.text))
+            intake.waiting.append(line)
+        report.new = intake.end()
     return report
 
 
@@ -396,10 +384,3 @@ def _line(turn: Spoken, before: tuple[Spoken, Record] | None, scope: Scope, now:
     if before is not None and turn.run and before[0].run == turn.run and goes_on(before[1], record):
         follows = before[1].uuid
     return Line(record, [], follows, [])
-
-
-def _take(store: MemoryStore, lines: list[Line], clock: Clock, dry_run: bool) -> int:
-    if not dry_run or not lines:
-        return store_lines(store, lines, clock)
-    with store.read() as db:
-        return sum(find_record(db, line.record.uuid, Scope()) is None for line in lines)

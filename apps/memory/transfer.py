@@ -7,7 +7,7 @@ import json
 import os
 import uuid as uuids
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import TextIOBase, TextIOWrapper
 from typing import Any, BinaryIO, TextIO, cast
 
@@ -40,6 +40,7 @@ from edge.apps.memory.records import (
 from edge.apps.memory.store import MemoryStore, Vectors, in_context
 from edge.apps.memory.writing import index_records
 from edge.apps.store.rows import JsonSize
+from edge.budget import Lease
 from edge.config import format_size
 from edge.errors import InputError, as_storage_error
 from edge.files.input_file import open_input, read_line
@@ -130,10 +131,35 @@ def import_jsonl(
         return _import(store, scope, file, str(path), clock)
 
 
+@dataclass(slots=True)
+class Intake:
+    """Memories that wait to be stored, `TOGETHER` at a time; with `dry_run` those that are new are only counted."""
+
+    store: MemoryStore
+    clock: Clock
+    lease: Lease
+    dry_run: bool = False
+    waiting: list[Line] = field(default_factory=list)
+    new: int = 0
+
+    def make_room(self, nbytes: int) -> None:
+        """For a line; where it is too much beside those that wait, they are stored before."""
+        if self.waiting and (len(self.waiting) >= TOGETHER or self.lease.nbytes + nbytes > NBYTES_TOGETHER):
+            self.end()
+        self.lease.resize(self.lease.nbytes + nbytes)
+
+    def end(self) -> int:
+        """Stores those that wait. Returns how many of all were new."""
+        lines, self.waiting = self.waiting, []
+        self.new += store_lines(self.store, lines, self.clock, dry_run=self.dry_run) if lines else 0
+        self.lease.resize(0)
+        return self.new
+
+
 def _import(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, clock: Clock) -> int:
-    count = number = 0
-    waiting: list[Line] = []
+    number = 0
     with store.budget.reserve("imported lines", 0) as lease:
+        intake = Intake(store, clock, lease)
         while (read := read_line(file, max(ALWAYS_READ, store.budget.free // LINES_BESIDE)))[1]:
             line, length = read
             number += 1
@@ -142,22 +168,17 @@ def _import(store: MemoryStore, scope: Scope, file: BinaryIO, source: str, clock
             size = JsonSize()
             for start in range(0, len(line), _PIECE):
                 size.feed(line[start : start + _PIECE])
-            needed = PER_LINE + size.nbytes()
-            if waiting and (len(waiting) >= TOGETHER or lease.nbytes + needed > NBYTES_TOGETHER):
-                count += store_lines(store, waiting, clock)
-                waiting = []
-                lease.resize(0)
             try:
                 if length > len(line):
                     raise InputError(f"it has {format_size(length)}, more than the memory limit has room for")
-                lease.resize(lease.nbytes + needed)
+                intake.make_room(PER_LINE + size.nbytes())
                 documents = _read(line)
                 lease.resize(lease.nbytes + PER_LINE * max(0, len(documents) - 1))
-                waiting += [read_memory(document, scope, stamp(clock())) for document in documents]
+                intake.waiting += [read_memory(document, scope, stamp(clock())) for document in documents]
             except InputError as error:
-                count += store_lines(store, waiting, clock)
+                intake.end()
                 raise InputError(f"{source}, line {number}: {error}") from None
-        return count + store_lines(store, waiting, clock)
+        return intake.end()
 
 
 def _read(line: bytes) -> list[dict[str, Any]]:
@@ -224,15 +245,13 @@ def _text_or_none(document: dict[str, Any], name: str) -> str | None:
     return None if value is None else check_text(value, f'"{name}"')
 
 
-def store_lines(store: MemoryStore, lines: list[Line], clock: Clock) -> int:
+def store_lines(store: MemoryStore, lines: list[Line], clock: Clock, *, dry_run: bool) -> int:
     """Stores the memories that do not exist yet. Returns their number."""
-    if not lines:
-        return 0
-    index = store.claimed_index()
     with store.read() as db:  # known ones, such as those of an interrupted import, need no vectors
         lines = [line for line in lines if find_record(db, line.record.uuid, Scope()) is None]
-    if not lines:
-        return 0
+    if dry_run or not lines:
+        return len(lines)
+    index = store.claimed_index()
     vectors = _embed(store, lines)
     now = stamp(clock())
     with store.write() as db:

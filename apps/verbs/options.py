@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from edge.errors import ArgumentError, InputError
 
@@ -37,17 +37,34 @@ class Option:
 Moment = Any
 """A moment or a day: a text or a number in JSON, in Python also a `datetime` or a `date`."""
 
-_TYPES: dict[str, Any] = {
-    "int": int, "float": float, "bool": bool, "str": str, "Moment": object, "Conditions": list, "Sequence[str]": list,
-    "Mapping[str, Any]": dict, "Mapping[str, str]": Mapping,
-}  # fmt: skip
-"""By a field's annotation, on the command line and in JSON: `list` of texts, `dict` for an object, `Mapping` for one of
-texts, `object` for a moment."""
 
-_JSON_TYPES: dict[type, dict[str, Any]] = {
-    int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"}, str: {"type": "string"},
-    object: {"type": "string"}, dict: {"type": "object"}, list: {"type": "array", "items": {"type": "string"}},
+class Kind(NamedTuple):
+    """A type of options: by which `value_type` names it, what JSON may give, what an error calls that, its schema, and
+    what the command line reads."""
+
+    type: Any
+    given: tuple[type, ...]
+    wanted: str
+    schema: dict[str, Any]
+    click: type = str
+
+
+_ENTRIES = 100_000
+
+_KINDS = {
+    "int": Kind(int, (int,), "a whole number of 64 bits", {"type": "integer"}, int),
+    "float": Kind(float, (int, float), "a finite number", {"type": "number"}, float),
+    "bool": Kind(bool, (bool,), "true or false", {"type": "boolean"}, bool),
+    "str": Kind(str, (str,), "a text", {"type": "string"}),
+    "Moment": Kind(object, (str, int, float), "a text or a number", {"type": "string"}),
+    "Mapping[str, Any]": Kind(dict, (dict,), "an object", {"type": "object"}),
+    "Mapping[str, str]": Kind(Mapping, (dict,), "an object of texts", {"type": "object"}),
+    **dict.fromkeys(("Conditions", "Sequence[str]"), Kind(
+        list, (list,), f"a text or a list of at most {_ENTRIES:,} texts, the most of one request",
+        {"type": "array", "items": {"type": "string"}},
+    )),
 }  # fmt: skip
+"""By a field's annotation."""
 
 
 def metadata(
@@ -91,7 +108,7 @@ class RequestOptions:
         """From a JSON object, which may hold other members. A null counts as absent."""
         options = cls.options().items()
         return cls(**{
-            each.name: _read(name, value_type(each), values[name])
+            each.name: _read(name, kind_of(each), values[name])
             for name, (each, _) in options
             if values.get(name) is not None
         })  # fmt: skip
@@ -112,7 +129,7 @@ class RequestOptions:
         for name, (each, option) in cls.options().items():
             described = f"false: {option.help}" if each.default is True else option.help
             optional = {"minimum": option.least, "maximum": option.most, "default": each.default}
-            found[name] = {**_JSON_TYPES[value_type(each)], "description": described} | {
+            found[name] = {**kind_of(each).schema, "description": described} | {
                 key: value for key, value in optional.items() if isinstance(value, int | float | str)
             }
         return found
@@ -149,7 +166,7 @@ class RequestOptions:
                     more["callback"] = (lambda context, parameter, value: not value) if default else None
                 else:
                     shown = default if isinstance(default, int | float | str) else None
-                    values = click.Choice(option.choices) if option.choices else _CLICK_TYPES.get(kind, kind)
+                    values = click.Choice(option.choices) if option.choices else kind_of(each).click
                     more |= {"type": values, "default": shown, "multiple": kind is list}
                     more |= {"metavar": option.metavar, "show_default": bool(shown)}
                     if kind is dict:
@@ -184,9 +201,6 @@ def _argument(each: Field[Any], metavar: str) -> Callable[[Command], Command]:
     )  # fmt: skip
 
 
-_CLICK_TYPES: dict[type, type] = {list: str, dict: str, object: str}
-
-
 def _json_object(context: Any, parameter: Any, text: str | None) -> Any:
     if text is None:
         return None
@@ -202,44 +216,28 @@ def _json_object(context: Any, parameter: Any, text: str | None) -> Any:
     return value
 
 
+def kind_of(each: Field[Any]) -> Kind:
+    return _KINDS[str(each.type).removesuffix(" | None")]
+
+
 def value_type(each: Field[Any]) -> Any:
-    return _TYPES[str(each.type).removesuffix(" | None")]
+    """`list` of texts, `dict` for an object, `Mapping` for one of texts, `object` for a moment, or a type of JSON."""
+    return kind_of(each).type
 
 
-_ENTRIES = 100_000
-
-_KINDS: dict[type, str] = {list: "a list", dict: "an object", bool: "true or false"}
+_SAID: dict[type, str] = {list: "a list", dict: "an object", bool: "true or false"}
 
 
-def _read(name: str, kind: type, value: Any) -> Any:
-    if kind is list:
-        texts = [value] if isinstance(value, str) else value
-        if isinstance(texts, list) and len(texts) <= _ENTRIES and all(isinstance(text, str) for text in texts):
-            return texts
-        wanted = f"a text or a list of at most {_ENTRIES:,} texts, the most of one request"
-    elif kind is int:
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
-            return value
-        wanted = "a whole number of 64 bits"
-    elif kind is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
-            return float(value)
-        wanted = "a finite number"
-    elif kind is Mapping:
-        if isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
-            return value
-        wanted = "an object of texts"
-    else:
-        types, wanted = _OTHERS[kind]
-        if isinstance(value, types) and (kind is bool or not isinstance(value, bool)):
-            return value
-    said = repr(value[:60]) if isinstance(value, str) else _KINDS.get(type(value)) or str(value)[:60]
-    raise InputError(f"the field `{name}` must be {wanted}, not {said}")
-
-
-_OTHERS: dict[type, tuple[tuple[type, ...], str]] = {
-    bool: ((bool,), "true or false"),
-    str: ((str,), "a text"),
-    dict: ((dict,), "an object"),
-    object: ((str, int, float), "a text or a number"),
-}
+def _read(name: str, kind: Kind, value: Any) -> Any:
+    if kind.type is list and isinstance(value, str):
+        value = [value]
+    fits = isinstance(value, kind.given) and isinstance(value, bool) == (kind.type is bool)
+    if fits and kind.type in (int, float):
+        fits = abs(value) < 2**63
+    elif fits and kind.type in (list, Mapping):
+        texts = value if kind.type is list else value.values()
+        fits = len(texts) <= _ENTRIES and all(isinstance(text, str) for text in texts)
+    if fits:
+        return float(value) if kind.type is float else value
+    said = repr(value[:60]) if isinstance(value, str) else _SAID.get(type(value)) or str(value)[:60]
+    raise InputError(f"the field `{name}` must be {kind.wanted}, not {said}")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive.words import WordEmbedder
 
-from edge.apps.memory import transcripts
+from edge.apps.memory import transcripts, transfer
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.transcripts import ImportReport, _elements
 from edge.apps.memory.transfer import TOGETHER
@@ -390,18 +390,18 @@ def test_a_folder_is_read_whole_and_goes_on_where_it_ended(
         sample(folder)
     (folder / "other.json").write_text('{"x": [1]}', "utf-8")
     right = sum(map(len, SAMPLES.values()))
-    monkeypatch.setattr(transcripts, "TOGETHER", 2)
+    monkeypatch.setattr(transfer, "TOGETHER", 2)
     done: list[int] = []
-    store_lines = transcripts.store_lines
+    store_lines = transfer.store_lines
 
-    def fails(*arguments: Any) -> int:
+    def fails(*arguments: Any, **named: Any) -> int:
         if len(done) == 3:
             raise KeyboardInterrupt
-        done.append(store_lines(*arguments))
+        done.append(store_lines(*arguments, **named))
         return done[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(transcripts, "store_lines", fails)
+        patch.setattr(transfer, "store_lines", fails)
         with pytest.raises(KeyboardInterrupt):
             memory.import_transcripts(folder)
     assert len(stored(memory)) == sum(done) == 6
