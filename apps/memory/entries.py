@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -44,9 +44,8 @@ def read_entries(messages: object, shared: Record) -> list[Record]:
     return entries
 
 
-def held_nbytes(messages: object) -> int:
-    given = messages if isinstance(messages, list | tuple) else [messages]
-    return sum(_PER_ENTRY + _COPIES * sum(map(sys.getsizeof, _texts(message))) for message in given)
+def held_nbytes(texts: Sequence[str]) -> int:
+    return sum(_PER_ENTRY + _COPIES * sys.getsizeof(text) for text in texts)
 
 
 def texts_of(messages: object) -> list[str]:

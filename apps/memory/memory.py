@@ -35,7 +35,7 @@ from edge.apps.store.failures import Health
 from edge.apps.store.lexical import bounded_query
 from edge.apps.store.planning import opened_budget
 from edge.apps.store.rebuilding import Progress
-from edge.apps.verbs.memories import ChangeOptions, ListOptions, RecallOptions, RememberOptions
+from edge.apps.verbs.memories import ChangeOptions, ListOptions, RecallOptions, RememberOptions, WhichOptions
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.errors import CapabilityError, InputError
@@ -156,8 +156,9 @@ class Memory(Closing):
         asked = RememberOptions.of(options, **named)
         shared = Record(metadata=check_metadata(asked.metadata), **stored(asked))
         check_validity(shared.valid_from, shared.valid_until)
-        held = held_nbytes(messages)
-        self.store.check_room(texts_of(messages), held)
+        texts = texts_of(messages)
+        held = held_nbytes(texts)
+        self.store.check_room(texts, held)
         with self.budget.reserve("texts to remember", held):
             entries, failure = read_entries(messages, shared), None
             if infer and entries:
@@ -196,7 +197,7 @@ class Memory(Closing):
         if not changes and not marked:
             raise InputError("nothing to update: give text, metadata, importance, a date or a mark")
         if changes:
-            with self.budget.reserve("texts to remember", held_nbytes(asked.text or "")):
+            with self.budget.reserve("texts to remember", held_nbytes([asked.text or ""])):
                 self.store.check_room()
                 self._writer.update(memory_id, self.bound, changes)
         if asked.pinned is not None:
@@ -292,15 +293,10 @@ class Memory(Closing):
             ModelError, BudgetExceeded: a model is missing or does not fit.
         """
         wanted = RecallOptions.of(options, **(named if top_k is None else {**named, "top_k": top_k}))
-        scope, condition = self._whose(user_id, agent_id, run_id, wanted.filters)
+        scope, whose = self._whose(user_id, agent_id, run_id, wanted=wanted)
         check_text(bounded_query(query), "the query")
-        candidates, told = self._searcher.search(
-            query,
-            scope,
-            condition,
-            wanted,
-            asked=time_meant(query, wanted.as_of, self._clock(), at_any_time=wanted.show_expired),
-        )
+        asked = time_meant(query, wanted.as_of, self._clock(), at_any_time=wanted.show_expired)
+        candidates, told = self._searcher.search(query, scope, whose, wanted, asked)
         results = [candidate.to_json(explain=wanted.explain) for candidate in candidates]
         if wanted.neighbours:
             for candidate, result in zip(candidates, results, strict=True):
@@ -344,10 +340,8 @@ class Memory(Closing):
             InputError: as `search`.
         """
         wanted = ListOptions.of(options, **named)
-        scope, condition = self._whose(user_id, agent_id, run_id, wanted.filters)
-        records = self._searcher.listed(
-            scope, condition, wanted.count, show_expired=wanted.show_expired, offset=wanted.offset
-        )
+        _, whose = self._whose(user_id, agent_id, run_id, wanted=wanted)
+        records = self._searcher.listed(whose, wanted.count, wanted.offset)
         return {"results": [record.to_json() for record in records]}
 
     def history(self, memory_id: str, *, whole_chain: bool = False) -> list[dict[str, Any]]:
@@ -476,18 +470,17 @@ class Memory(Closing):
         self._searcher.close()
         self.store.close()
 
-    def _scope(self, user_id: object, agent_id: object, run_id: object) -> Scope:
-        return Scope.of(dict(zip(SCOPE_FIELDS, (user_id, agent_id, run_id), strict=True))).within(self.bound)
+    def _scope(self, *ids: object) -> Scope:
+        return Scope.of(dict(zip(SCOPE_FIELDS, ids, strict=True))).within(self.bound)
 
     def _whose(
-        self, user_id: object, agent_id: object, run_id: object, filters: Mapping[str, Any] | None
+        self, user_id: object, agent_id: object, run_id: object, wanted: WhichOptions
     ) -> tuple[Scope, Condition]:
-        scope = self._scope(user_id, agent_id, run_id)
-        condition = compile_filters(filters or {})
-        named = {
-            name: value for name, value in (filters or {}).items() if isinstance(value, str | int) and value != "*"
-        }
+        """The scope of a call, and the condition for a memory to be returned."""
+        scope, filters = self._scope(user_id, agent_id, run_id), wanted.filters or {}
+        condition = compile_filters(filters)
+        named = {name: value for name, value in filters.items() if isinstance(value, str | int) and value != "*"}
         Scope.of(named).within(self.bound)  # refuses an id of another scope
-        if not scope and not names_scope(filters or {}):
+        if not scope and not names_scope(filters):
             raise InputError(NO_SCOPE)
-        return scope, condition
+        return scope, self._searcher.shown(scope, condition, show_expired=wanted.show_expired)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.apps.memory.arguments import Clock, Scope, age_days, stamp
+from edge.apps.memory.arguments import Clock, Scope, age_days
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.records import SELECT, Record, held_records, read_records, visible
 from edge.apps.memory.store import REBUILD, MemoryStore
@@ -181,14 +181,14 @@ class Searcher:
         self._lease = store.budget.reserve("memory scope", 0)
 
     def search(
-        self, query: str, scope: Scope, condition: Condition, options: RecallOptions, *, asked: Asked | None = None
+        self, query: str, scope: Scope, whose: Condition, options: RecallOptions, asked: Asked
     ) -> tuple[list[Candidate], list[dict[str, Any]]]:
-        """The best memories of `scope` that meet `condition`, and the best conversations, best first."""
-        top_k, rerank, show_expired = options.count, options.rerank, options.show_expired
+        """The best of the memories of `scope` that meet `whose`, and the best conversations, best first."""
+        top_k, rerank = options.count, options.rerank
         if top_k == options.conversations == 0:
             return [], []
         self._store.models.check_room("searching", rerank=rerank, candidates=max(DEPTH, top_k))
-        found = self.retrieve(query, scope, condition, top_k, show_expired=show_expired, asked=asked)
+        found = self.retrieve(query, scope, whose, top_k, asked)
         candidates = [
             Candidate(
                 found.records[identifier],
@@ -205,13 +205,12 @@ class Searcher:
             candidates = self._rerank(query, candidates, scope, None if options.weighs else most)
         candidates = list(_each_once(candidates, found))
         # A question about a time or with a number may ask for the older value.
-        if (asked is None or not (asked.before or asked.start)) and not any(map(str.isdigit, query)):
+        if not (asked.before or asked.start) and not any(map(str.isdigit, query)):
             candidates = newer_first(candidates, self._older(candidates[:LOOKED]))
         if options.weighs:
             candidates = weigh(candidates, options, self._clock())
         if options.threshold is not None:
             candidates = [candidate for candidate in candidates if candidate.score >= options.threshold]
-        whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
         return candidates[:top_k], self._conversations(found, options.conversations, whose)
 
     def _older(self, candidates: Sequence[Candidate]) -> dict[int, list[int]]:
@@ -260,16 +259,7 @@ class Searcher:
                     })  # fmt: skip
         return told
 
-    def retrieve(
-        self,
-        query: str,
-        scope: Scope,
-        condition: Condition,
-        top_k: int,
-        *,
-        show_expired: bool,
-        asked: Asked | None = None,
-    ) -> Retrieved:
+    def retrieve(self, query: str, scope: Scope, shown: Condition, top_k: int, asked: Asked) -> Retrieved:
         """The best memories by full text and by vectors, in one consistent view. A memory is also found by what it
         superseded, and by what superseded it: the best `FORMER` memories that do not hold at the time asked about."""
         index = self._store.index
@@ -277,10 +267,7 @@ class Searcher:
             return Retrieved({}, {})
         vector = self._store.embed([query], query=True)
         query = first_person(query, scope)  # a name that all memories of its owner are about distinguishes none
-        now = self._clock()
-        shown = self.condition(scope, condition, now, show_expired=show_expired)
         with self._store.read() as db, self._store.trace.span("candidates", "memory"):
-            asked = asked or Asked(stamp(now), at_any_time=show_expired)
             near: dict[int, float] = {}
             words: dict[int, float] = {}
             parts = asked.conditions(db)
@@ -342,14 +329,11 @@ class Searcher:
         instead = {one.id: chosen[one.id] for one in asking if chosen.get(one.id, one.id) != one.id}
         return instead, [one.id for one in members if one.id not in instead and not asked.fits(one)]
 
-    def listed(
-        self, scope: Scope, condition: Condition, limit: int | None, *, show_expired: bool, offset: int = 0
-    ) -> list[Record]:
-        whose = self.condition(scope, condition, self._clock(), show_expired=show_expired)
+    def listed(self, whose: Condition, limit: int, offset: int) -> list[Record]:
         with self._store.read() as db:
             rows = db.execute(
                 f"{SELECT} WHERE {whose.sql} ORDER BY memories.created_at DESC, memories.id DESC LIMIT ? OFFSET ?",
-                (*whose.params, -1 if limit is None else limit, offset),
+                (*whose.params, limit, offset),
             )
             return held_records(db, rows)
 
@@ -357,7 +341,7 @@ class Searcher:
         """The turns around a turn: `count` stored before and after it under the same ids, with their relative
         positions, in order."""
         sql, params = record.scope.exactly()
-        same = self.condition(Scope(), Condition(sql, tuple(params)), self._clock(), show_expired=show_expired)
+        same = self.shown(Scope(), Condition(sql, tuple(params)), show_expired=show_expired)
         around: list[tuple[int, Record]] = []
         with self._store.read() as db:
             for sign, comparison, order in ((-1, "<", "DESC"), (1, ">", "ASC")):
@@ -369,13 +353,13 @@ class Searcher:
                 around += [(sign * place, one) for place, one in enumerate(held_records(db, rows), 1)]
         return sorted(around, key=lambda pair: pair[0])
 
-    def condition(self, scope: Scope, condition: Condition, now: datetime, *, show_expired: bool) -> Condition:
+    def shown(self, scope: Scope, condition: Condition, *, show_expired: bool) -> Condition:
         """The condition for a memory to be returned: it is in the scope, passes the filters, and is shown."""
         sql, params = scope.condition()
         parts = [Condition(sql, tuple(params)), condition]
         if not show_expired:
-            shown, today = visible(now)
-            parts.append(Condition(shown, tuple(today)))
+            visibly, today = visible(self._clock())
+            parts.append(Condition(visibly, tuple(today)))
         return Condition.all_of(parts)
 
     def close(self) -> None:

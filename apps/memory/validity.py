@@ -181,16 +181,9 @@ def successors(db: Connection, uuid: str) -> list[str]:
 
 def chain(db: Connection, uuid: str, scope: Scope) -> list[str]:
     """The ids of the memories of `scope` that superseded one another up to `uuid` and from it on, with `uuid`."""
-    sql, params = scope.condition("other")
-    rows = db.execute(
-        "WITH RECURSIVE chain(uuid) AS (VALUES (?) "
-        f"UNION SELECT other.uuid FROM memories AS other, chain WHERE other.superseded_by = chain.uuid AND {sql} "
-        "UNION SELECT later.superseded_by FROM memories AS later, chain, memories AS other "
-        f"WHERE later.uuid = chain.uuid AND other.uuid = later.superseded_by AND {sql} "
-        "LIMIT ?) SELECT uuid FROM chain",
-        (uuid, *params, *params, LONGEST_CHAIN),
-    )
-    return [str(row[0]) for row in rows]
+    sql, params = scope.condition()
+    groups = chains(db, [uuid], Condition(sql, tuple(params)))  # several if `uuid` itself was deleted
+    return [uuid, *(member.uuid for group in groups for member in group if member.shown and member.uuid != uuid)]
 
 
 _MONTHS = (

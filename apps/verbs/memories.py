@@ -74,16 +74,10 @@ class GivenFields(RequestOptions):
 @checked_arguments
 @dataclass(frozen=True, slots=True)
 class RememberOptions(GivenFields):
-    """How texts are remembered.
+    """How texts are remembered. A message may have a `timestamp` of its own; the day of one is the day in the time zone
+    that it is given in, by default UTC.
 
     Attributes:
-        metadata: a mapping that JSON can hold; filters can search it.
-        timestamp: the time of the statement or event (the session's date): a datetime, seconds since 1970, or ISO 8601.
-            Its day is the day in the time zone it is given in, by default UTC. A message may have its own.
-        expiration_date: the last day on which the memory is shown.
-        valid_from: the moment from which it holds; by default that at which it was said or stored.
-        valid_until: the moment until which it holds.
-        importance: 0 ... 1, for `search(importance=...)`.
         supersede: let a statement end an earlier one of the same scope, role and speaker that it gives another value:
             "I moved to Trondheim" ends "I live in Oslo". Texts of one statement alone are compared, without a model.
             What is not understood ends nothing. `supersede(id, None)` undoes an ending.
@@ -96,7 +90,7 @@ class RememberOptions(GivenFields):
 
 @dataclass(frozen=True, slots=True)
 class WhichOptions(RequestOptions):
-    """Which memories are wanted, and how many at most."""
+    """Which memories are wanted, and how many at most. Filters may also name the scope (`edge.apps.memory.filters`)."""
 
     top_k: int | None = option(None, "How many.", "-n", "--top-k", what="the number of memories", least=0, most=MOST)
     limit: int | None = option(
@@ -122,14 +116,7 @@ class WhichOptions(RequestOptions):
 @checked_arguments
 @dataclass(frozen=True, slots=True)
 class ListOptions(WhichOptions):
-    """Which memories are listed, newest first.
-
-    Attributes:
-        limit: another name of `top_k`.
-        filters: see `edge.apps.memory.filters`; they may also name the scope.
-        show_expired: include expired and forgotten memories, and those that hold no more.
-        offset: so many of the newest memories are left out, and not held in memory.
-    """
+    """Which memories are listed, newest first."""
 
     offset: int = option(0, "So many of the newest memories are left out.", what="an offset", least=0, agents=False)
 
@@ -142,13 +129,7 @@ class RecallOptions(WhichOptions):
     """How memories are searched for.
 
     Attributes:
-        top_k: the most results.
-        limit: another name of `top_k`.
-        filters: see `edge.apps.memory.filters`; they may also name the scope.
-        threshold: the lowest `score`.
-        rerank: let the cross-encoder judge the best candidates.
         explain: add each stage's figures as `score_details`.
-        show_expired: include expired and forgotten memories, and those that hold no more.
         as_of: a moment. Return what held then instead of what holds now, as far as is known. A day means its end.
         max_tokens: the most tokens of all results, their neighbours and what conversations were about, with the dates
             of what was said, as `most_tokens` bounds them. The best that fit are returned, no turn twice, with the sum
@@ -162,8 +143,6 @@ class RecallOptions(WhichOptions):
             parts lie in 0 ... 1. The age is counted from a memory's timestamp, or from its creation if it has none;
             pinned memories do not age. The importance of a memory without a value counts as 0.5, that of a pinned
             memory as 1.
-        half_life: the days after which recency has halved.
-        order: `relevance`, or `time`: the same results in the order in which they were said or happened.
     """
 
     threshold: float | None = option(

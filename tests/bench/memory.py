@@ -28,10 +28,11 @@ from bench.figures import Figure, higher, lower, tabulate
 from bench.options import Folder, Output, Rounds, Threads, WorkDir, benchmark, stated
 from bench.process import in_turn, measure, processor, say, timed
 from bench.texts import memories, questions
-from edge.apps.memory.arguments import Scope, local_now
+from edge.apps.memory.arguments import Scope, local_now, stamp
 from edge.apps.memory.filters import Condition
 from edge.apps.memory.memory import Memory
 from edge.apps.memory.searching import Searcher
+from edge.apps.memory.validity import Asked
 from edge.apps.store.lexical import LexicalIndex
 from edge.budget import MemoryBudget
 from edge.config import Config, format_size, parse_size
@@ -170,7 +171,8 @@ def _ask(memory: Memory, corpus: Corpus, asked: Sequence[str]) -> dict[str, dict
             names = dict(db.execute("SELECT id, metadata FROM memories WHERE run_id = ?", (scope.run_id,)))
         _count(sums["bm25, text alone"], [json.loads(names[i])["turn"] for i in ids], right)
         started = time.perf_counter()
-        found = searcher.retrieve(text, scope, Condition("1"), _K, show_expired=False)
+        shown = searcher.shown(scope, Condition("1"), show_expired=False)
+        found = searcher.retrieve(text, scope, shown, _K, Asked(stamp(local_now())))
         fused = [i for i, _ in found.fused()]
         sums["fused"]["seconds"] += time.perf_counter() - started
         orders = {
