@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
@@ -254,6 +253,15 @@ def test_moments_that_are_not(value: object) -> None:
         parse_moment(value)
 
 
+def test_moments_as_people_write_them_and_their_age() -> None:
+    assert spoken(parse_moment("2023-05-08T13:56")) == "8 May 2023, 13:56"
+    assert spoken(parse_moment("2023-12-24")) == "24 December 2023"
+    assert written(parse_moment("2023-05-08T13:56:59")) == "2023-05-08T13:56Z"
+    assert written("2023-05-08T13:56:00.000000-07:00") == "2023-05-08T13:56-07:00"
+    now = datetime(2023, 5, 8, tzinfo=timezone.utc)
+    assert [age_days(stamp(now - timedelta(hours=hours)), now) for hours in (36, -24)] == [1.5, 0]
+
+
 def test_days() -> None:
     assert (
         parse_day(datetime(2023, 5, 8, 13)) == parse_day(date(2023, 5, 8)) == parse_day(" 2023-05-08 ") == "2023-05-08"
@@ -263,11 +271,6 @@ def test_days() -> None:
             parse_day(value)
     assert whole_day(" 2023-12-31 ") == whole_day(date(2023, 12, 31)) == "2023-12-31"
     assert whole_day("2023-12-31T10:00") is whole_day(datetime(2023, 1, 1)) is whole_day(5) is None
-
-
-def test_dates_as_people_write_them() -> None:
-    assert spoken(parse_moment("2023-05-08T13:56")) == "8 May 2023, 13:56"
-    assert spoken(parse_moment("2023-12-24")) == "24 December 2023"
 
 
 @given(moments)
@@ -280,20 +283,9 @@ def test_the_time_zone_of_a_moment_is_kept(moment: datetime) -> None:
         assert datetime.fromisoformat(local).replace(tzinfo=None) == moment.replace(tzinfo=None)
 
 
-def test_moments_are_written_with_their_time_zone() -> None:
-    assert written(parse_moment("2023-05-08T13:56:59")) == "2023-05-08T13:56Z"
-    assert written("2023-05-08T13:56:00.000000-07:00") == "2023-05-08T13:56-07:00"
-
-
 def test_the_present_moment_is_that_of_this_machine() -> None:
     assert local_now().utcoffset() == datetime.now().astimezone().utcoffset()
     assert abs(local_now() - datetime.now(timezone.utc)) < timedelta(minutes=1)
-
-
-def test_age() -> None:
-    now = datetime(2023, 5, 8, tzinfo=timezone.utc)
-    assert age_days(stamp(now - timedelta(hours=36)), now) == 1.5
-    assert age_days(stamp(now + timedelta(days=1)), now) == 0
 
 
 LATE = "2026-05-08T23:30-07:00"
@@ -373,10 +365,6 @@ def test_the_last_day_lasts_until_it_ends_here(make: Make, clock: Any) -> None:
     clock.forward(hours=7)
     assert texts(memory.get_all(user_id="ann")) == texts(memory.search("sale", user_id="ann")) == []
     assert memory.add("the sale ends", user_id="ann", expiration_date="2026-12-31")["results"][0]["event"] == "ADD"
-
-
-def test_without_a_clock_today_is_that_of_this_machine() -> None:
-    assert inspect.signature(Memory.__init__).parameters["clock"].default is local_now
 
 
 def test_the_time_zone_survives_export_and_import(make: Make, tmp_path: Path) -> None:

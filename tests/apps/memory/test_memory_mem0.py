@@ -112,12 +112,6 @@ def test_the_quickstart_and_operations_examples() -> None:
     m.close()
 
 
-def test_it_is_a_context_manager_like_theirs() -> None:
-    with edge.Memory() as memory:
-        memory.add("I am working on improving my tennis skills", user_id="alice", metadata={"category": "hobbies"})
-        assert memory.search(query="What are Alice's hobbies?", filters={"user_id": "alice"})["results"]
-
-
 SAID = [
     {"role": "system", "content": "be nice"},
     {"role": "user", "content": "I moved to Rome", "timestamp": "2023-05-08"},

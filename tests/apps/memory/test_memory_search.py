@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from apsw import Connection
-from bench.answers import FOLDER
 from hypothesis import given
 from hypothesis import strategies as st
 from naive.words import WordReranker
@@ -222,12 +220,6 @@ def test_nothing_is_read_beside_the_directory(make: Make, tmp_path: Path) -> Non
     assert names <= {"", "-wal", "-shm", "-mark", "-schema", "segments"}
 
 
-def test_as_many_as_are_asked_for(memory: Memory) -> None:
-    memory.add([f"tea number{n}" for n in range(120)], user_id="ann")
-    assert len(texts(memory.search("tea", 110, user_id="ann", rerank=False))) == 110
-    assert len(texts(memory.search("tea", 60, user_id="ann", rerank=False))) == 60
-
-
 def test_words_and_vectors_weigh_the_same(memory: Memory) -> None:
     memory.add(["red green", "blue wine"], user_id="ann")
     (hit, *_) = memory.search("red green", user_id="ann", rerank=False, explain=True)["results"]
@@ -320,13 +312,6 @@ def test_a_search_uses_what_was_fitted(memory: Any, monkeypatch: pytest.MonkeyPa
     assert hit["score_details"]["reranker"] == before["score"]
     assert "what do I like? red" in asked
     assert memory.search("what does ann like? red", user_id="ann", threshold=0.95)["results"] == []
-
-
-def test_the_set_of_memories_is_in_two_halves() -> None:
-    rows = [json.loads(line) for line in Path(FOLDER / "memories.jsonl").read_text("utf-8").splitlines()]
-    assert len(rows) >= 40
-    assert {row["half"] for row in rows} == {"choose", "judge"}
-    assert all(len(row["questions"]) >= 2 for row in rows)
 
 
 def words(text: str) -> int:

@@ -410,16 +410,6 @@ def test_the_same_text_said_otherwise_is_another_memory_and_linked(memory: Memor
     assert [link["id"] for link in (memory.get(first["id"]) or {})["links"]] == [second["id"]]
 
 
-@pytest.mark.parametrize("other", [{"user_id": "bob"}, {"agent_id": "x"}, {"run_id": "x"}])
-def test_another_scope_has_its_own(memory: Memory, other: dict[str, Any]) -> None:
-    first = add_all(memory, "I like tea")
-    second = add_all(memory, "I like tea", **other)
-    assert second["event"] == "ADD"
-    assert second["id"] != first["id"]
-    assert "similar" not in second
-    assert "links" not in (memory.get(first["id"]) or {})
-
-
 def test_a_conversation_may_repeat_itself(memory: Memory) -> None:
     turns = [{"role": "user", "content": "yes"}] * 3
     results = memory.add(turns, user_id="ann")["results"]
@@ -450,12 +440,6 @@ def test_near_duplicates_are_linked_and_kept(memory: Memory) -> None:
     assert len(memory.get_all(user_id="ann")["results"]) == 3
     memory.delete(first["id"])
     assert "links" not in (memory.get(near["id"]) or {})
-
-
-def test_near_duplicates_within_one_call_are_linked(memory: Memory) -> None:
-    words = " ".join(f"word{n}" for n in range(30))
-    results = memory.add([words, "other", f"{words} indeed"], user_id="ann")["results"]
-    assert [one["id"] for one in results[2]["similar"]] == [results[0]["id"]]
 
 
 def test_an_update_links_the_new_text(memory: Memory) -> None:

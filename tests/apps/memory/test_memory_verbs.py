@@ -67,11 +67,6 @@ def test_messages_are_remembered_one_by_one_without_system_ones(memory: Memory) 
     assert noted["metadata"] == {"k": 2, "m": 1}
 
 
-def test_nothing_to_add_is_nothing_added(memory: Memory) -> None:
-    assert memory.add([{"role": "system", "content": "rules"}], user_id="ann") == {"results": []}
-    assert memory.add([], user_id="ann") == {"results": []}
-
-
 def test_update_changes_what_is_given_and_keeps_the_rest(memory: Memory, clock: Any) -> None:
     identifier = add(memory, "I drink tea", metadata={"a": 1, "b": 1}, expiration_date="2027-01-01", importance=0.1)
     clock.forward(hours=1)
@@ -187,17 +182,13 @@ def test_verbs_on_what_is_not_there(memory: Memory, filled: bool) -> None:
     if filled:
         add(memory, "something")
     assert memory.get("x") is None
-    assert memory.search("anything", user_id="bob") == {"results": []}
+    assert memory.search("anything", user_id="bob") == memory.search("some", 0, user_id="ann") == {"results": []}
+    assert memory.add([{"role": "system", "content": "rules"}], user_id="ann") == memory.add([], user_id="ann")
     for call in (lambda: memory.update("x", "y"), lambda: memory.delete("x"), lambda: memory.pin("x")):
         with pytest.raises(InputError, match="there is no memory 'x'"):
             call()
     assert memory.delete_all(user_id="bob") == {"message": "Memories deleted successfully!"}
     memory.reset()
-
-
-def test_no_results_wanted_none_given(memory: Memory) -> None:
-    add(memory, "something")
-    assert memory.search("something", 0, user_id="ann") == {"results": []}
 
 
 def test_a_memory_survives_being_closed(make: Make) -> None:
