@@ -27,6 +27,7 @@ from edge.apps.store.failures import damaged
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.rows import PER_JSON, ROW_SUM, HeldDict, HeldList, Row, held, row_sum
 from edge.apps.verbs.memories import UNSET, GivenFields
+from edge.errors import InputError
 from edge.ivf.base import Connection
 from edge.ivf.index import VectorIndex
 
@@ -230,6 +231,17 @@ def find_record(db: Connection, uuid: str, scope: Scope) -> Record | None:
     condition, params = scope.condition()
     found = held_records(db, db.execute(f"{SELECT} WHERE memories.uuid = ? AND {condition}", (uuid, *params)))
     return found[0] if found else None
+
+
+def expect_record(db: Connection, uuid: str, scope: Scope) -> Record:
+    record = find_record(db, uuid, scope)
+    if record is None:
+        raise no_memory(uuid)
+    return record
+
+
+def no_memory(uuid: str) -> InputError:
+    return InputError(f"there is no memory {uuid!r} here")
 
 
 HISTORY_COLUMNS = (*PROVED["history"], "checksum")

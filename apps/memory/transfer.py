@@ -251,7 +251,7 @@ def store_lines(store: MemoryStore, lines: list[Line], clock: Clock, *, dry_run:
         lines = [line for line in lines if find_record(db, line.record.uuid, Scope()) is None]
     if dry_run or not lines:
         return len(lines)
-    index = store.claimed_index()
+    store.claimed_index()
     vectors = _embed(store, lines)
     now = stamp(clock())
     with store.write() as db:
@@ -264,7 +264,7 @@ def store_lines(store: MemoryStore, lines: list[Line], clock: Clock, *, dry_run:
         for line in chosen:  # a turn comes after the one that it follows, or that one is stored already
             before = None if line.follows is None else _same_scope(db, line.follows, line.record)
             records.append(insert_record(db, replace(line.record, follows=None if before is None else before.id)))
-        index_records(db, store.lexical, index, records, vectors[list(new.values())])
+        index_records(db, store, records, vectors[list(new.values())])
         for line, record in zip(chosen, records, strict=True):
             restore_history(db, record, line.history)
             for uuid, similarity in line.links:

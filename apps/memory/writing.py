@@ -22,9 +22,11 @@ from edge.apps.memory.records import (
     Record,
     advance,
     erase_history,
+    expect_record,
     find_record,
     held_records,
     insert_record,
+    no_memory,
     note_changes,
     read_records,
     replace_record,
@@ -34,7 +36,6 @@ from edge.apps.memory.records import (
 from edge.apps.memory.store import REBUILD, MemoryStore, Vectors, in_context
 from edge.apps.memory.validity import ENDS, read, successors
 from edge.apps.store.erasure import Erasure, erasing, erasure
-from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import remedy
 from edge.budget import MemoryBudget
 from edge.errors import InputError
@@ -204,7 +205,7 @@ class Writer:
         with store.read() as db:
             similar = find_similar(db, index, vectors, scope, store.budget, judged)
         with store.write() as db:
-            added = self._insert(db, index, entries, vectors, similar, follows, scope)
+            added = self._insert(db, entries, vectors, similar, follows, scope)
             if supersede:
                 added = self._judge(db, added, similar, judged, vectors)
         store.upkeep.wrote(len(added))
@@ -213,20 +214,19 @@ class Writer:
     def update(self, uuid: str, scope: Scope, changes: dict[str, Any]) -> Record:
         """Sets fields of a memory; `metadata` are merged into the existing ones."""
         store = self._store
-        index = self._index(uuid)
         vector, similar = None, []
         if "text" in changes:
             with store.read() as db:
-                old = self._found(find_record(db, uuid, scope), uuid)
+                old = expect_record(db, uuid, scope)
                 before = read_records(db, [old.follows]) if old.follows is not None else {}
             texts = [changes["text"], *(record.text for record in before.values())]
             vector = in_context(store.embed(texts), [1 if before else None])
             changes = {**changes, "hash": text_hash(changes["text"])}
             with store.read() as db:
-                old = self._found(find_record(db, uuid, scope), uuid)
-                similar = find_similar(db, index, vector, old.scope, store.budget)[0]
+                old = expect_record(db, uuid, scope)
+                similar = find_similar(db, store.claimed_index(), vector, old.scope, store.budget)[0]
         with store.write() as db:
-            old = self._found(find_record(db, uuid, scope), uuid)
+            old = expect_record(db, uuid, scope)
             merged = {**old.metadata, **changes.get("metadata", {})}
             new = replace(old, **{**changes, "metadata": merged, "updated_at": stamp(self._clock())})
             if new.valid_until is None:
@@ -234,7 +234,7 @@ class Writer:
             check_validity(new.valid_from, new.valid_until)
             if vector is not None and new.text != old.text:
                 with remedy(REBUILD):
-                    index.add(db, np.array([new.id], np.int64), vector)
+                    store.claimed_index().add(db, np.array([new.id], np.int64), vector)
                 db.execute("DELETE FROM links WHERE memory = ? OR earlier = ?", (new.id, new.id))
                 _link(db, Added(new, "UPDATE"), similar, [])
             self._replace(db, old, new, "UPDATE")
@@ -246,7 +246,7 @@ class Writer:
         store = self._store
         now = stamp(self._clock())
         with store.write() as db:
-            old = self._found(find_record(db, uuid, scope), uuid)
+            old = expect_record(db, uuid, scope)
             new = change(old, now)
             if new != old:
                 new = replace(new, updated_at=now)
@@ -256,13 +256,13 @@ class Writer:
     def supersede(self, uuid: str, by: str | None, scope: Scope) -> None:
         """Ends a memory when the memory `by` begins to hold; None lets it hold again."""
         with self._store.write() as db:
-            old = self._found(find_record(db, uuid, scope), uuid)
+            old = expect_record(db, uuid, scope)
             if by is None:
                 if old.valid_until is not None:
                     new = replace(old, valid_until=None, superseded_by=None, updated_at=stamp(self._clock()))
                     self._replace(db, old, new, "REINSTATE")
                 return
-            other = self._found(find_record(db, by, scope), by)
+            other = expect_record(db, by, scope)
             if (old.user_id, old.agent_id) != (other.user_id, other.agent_id):
                 raise InputError("a memory is superseded by one of the same user and agent")
             if old.superseded_by != by:
@@ -278,20 +278,14 @@ class Writer:
         return new
 
     def delete(self, uuid: str, scope: Scope) -> None:
-        store = self._store
-        index = self._index(uuid)
-        with store.write() as db:
-            record = self._found(find_record(db, uuid, scope), uuid)
-            self.delete_records(db, index, [record])
-        store.upkeep.wrote(1)
+        with self._store.write() as db:
+            self.delete_records(db, [expect_record(db, uuid, scope)])
+        self._store.upkeep.wrote(1)
 
     def delete_all(self, scope: Scope, *, purge: bool = False) -> tuple[int, int]:
         """Deletes every memory of a scope that exists at the start; with `purge` without a note in its history, which
         is erased. Returns the numbers of memories, and of erased lines of history."""
         store = self._store
-        index = store.index
-        if index is None:
-            return 0, 0
         sql, params = scope.condition()
         with store.read() as db:
             last = db.execute("SELECT coalesce(max(id), 0) FROM memories").fetchone()[0]
@@ -302,7 +296,7 @@ class Writer:
                 records = held_records(db, db.execute(chosen, (*params, last, _DELETED_TOGETHER)))
                 if not records:
                     break
-                self.delete_records(db, index, records, noted=not purge)
+                self.delete_records(db, records, noted=not purge)
                 if purge:
                     lines += erase_history(db, scope, [record.uuid for record in records])
             deleted += len(records)
@@ -312,7 +306,6 @@ class Writer:
     def _insert(
         self,
         db: Connection,
-        index: VectorIndex,
         entries: Sequence[Record],
         vectors: Vectors,
         similar: Sequence[Sequence[Similar]],
@@ -343,7 +336,7 @@ class Writer:
             outcomes.append(Added(record, "ADD", tuple((twin, 1.0) for twin in twins[entry.text])))
         added = [(number, outcome) for number, outcome in enumerate(outcomes) if outcome.event == "ADD"]
         records = [outcome.record for _, outcome in added]
-        index_records(db, self._store.lexical, index, records, vectors[[number for number, _ in added]])
+        index_records(db, self._store, records, vectors[[number for number, _ in added]])
         note_changes(db, ((None, record, "ADD") for record in records), stamp(now))
         for number, outcome in added:
             outcomes[number] = _link(db, outcome, similar[number], outcomes)
@@ -399,13 +392,11 @@ class Writer:
         note_changes(db, [(old, new, event)], new.updated_at)
         advance(db)
 
-    def delete_records(
-        self, db: Connection, index: VectorIndex, records: Sequence[Record], *, noted: bool = True
-    ) -> None:
+    def delete_records(self, db: Connection, records: Sequence[Record], *, noted: bool = True) -> None:
         ids = [record.id for record in records]
         self._store.lexical.delete(db, ids, [record.indexed_text for record in records])
         with remedy(REBUILD):
-            index.delete(db, np.array(ids, np.int64))
+            self._store.claimed_index().delete(db, np.array(ids, np.int64))
         db.execute("DELETE FROM memories WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(ids),))
         if noted:
             note_changes(db, ((record, None, "DELETE") for record in records), stamp(self._clock()))
@@ -423,31 +414,17 @@ class Writer:
         )
         return next((record for record in held_records(db, rows) if goes_on(record, entry)), None)
 
-    def _index(self, uuid: str) -> VectorIndex:
-        index = self._store.index
-        if index is None:
-            raise InputError(f"there is no memory {uuid!r} here")
-        return index
-
-    @staticmethod
-    def _found(record: Record | None, uuid: str) -> Record:
-        if record is None:
-            raise InputError(f"there is no memory {uuid!r} here")
-        return record
-
 
 def _same_conversation(earlier: Record, later: Record) -> bool:
     return None not in (earlier.follows, later.follows) and goes_on(earlier, later)
 
 
-def index_records(
-    db: Connection, lexical: LexicalIndex, index: VectorIndex, records: Sequence[Record], vectors: Vectors
-) -> None:
+def index_records(db: Connection, store: MemoryStore, records: Sequence[Record], vectors: Vectors) -> None:
     if records:
         ids = [record.id for record in records]
-        lexical.add(db, ids, [record.indexed_text for record in records])
+        store.lexical.add(db, ids, [record.indexed_text for record in records])
         with remedy(REBUILD):
-            index.add(db, np.array(ids, np.int64), vectors)
+            store.claimed_index().add(db, np.array(ids, np.int64), vectors)
 
 
 def _known(db: Connection, entry: Record, scope: Scope, now: datetime) -> Record | None:
@@ -506,7 +483,7 @@ class Eraser:
 
     def erase(self, uuid: str, scope: Scope) -> Erasure:
         """Erases a memory, also one that was deleted. The turns that follow it get vectors without its share."""
-        store, index = self._store, self._store.index
+        store = self._store
         while True:
             with store.read() as db:
                 turns = _following(db, uuid)
@@ -516,12 +493,12 @@ class Eraser:
                     continue  # another process has changed them
                 record = find_record(db, uuid, scope)
                 lines = erase_history(db, scope, [uuid])
-                if record is not None and index is not None:
-                    self._writer.delete_records(db, index, [record], noted=False)
+                if record is not None:
+                    self._writer.delete_records(db, [record], noted=False)
                     if vectors is not None:
-                        index.add(db, np.array([turn for turn, _ in turns], np.int64), vectors)
+                        store.claimed_index().add(db, np.array([turn for turn, _ in turns], np.int64), vectors)
                 elif not lines:
-                    raise InputError(f"there is no memory {uuid!r} here")
+                    raise no_memory(uuid)
             return self._ended({"memories": int(record is not None), "lines of history": lines})
 
     def erase_all(self, scope: Scope) -> Erasure:
