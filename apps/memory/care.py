@@ -29,7 +29,7 @@ from edge.apps.memory.records import (
     text_hash,
 )
 from edge.apps.memory.searching import DEPTH
-from edge.apps.memory.store import DATABASE, MemoryRebuild
+from edge.apps.memory.store import DATABASE
 from edge.apps.options import Setup
 from edge.apps.store import care as store_care
 from edge.apps.store.backup import Store
@@ -88,9 +88,7 @@ class MemoryCare(StoreCare):
     def opened(self, *, writable: bool) -> Iterator[OpenedStore]:
         with self._opener() as memory:
             store = memory.store
-            yield OpenedStore(
-                store.database, lambda: store.index, store.health, MemoryRebuild(store.embed), memory.rebuild
-            )
+            yield OpenedStore(store.database, lambda: store.index, store.health, store.source, memory.rebuild)
 
     def check_rows(self, report: CheckReport, wreck: Wreck) -> tuple[Ids, Ids]:
         ids: dict[str, list[int]] = {}

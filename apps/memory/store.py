@@ -281,7 +281,8 @@ class MemoryStore:
         self._index: VectorIndex | None = None
         self._judge: Judge | None = None
         self._judges = budget.reserve("memory judge", 0)
-        self.rebuilding = Rebuilding(self.database, MemoryRebuild(self.embed))
+        self.source = MemoryRebuild(self.embed)
+        self.rebuilding = Rebuilding(self.database, self.source)
         self.upkeep = Upkeep(self)
         self._lock = WriterLock(path / LOCK)
         if not frozen:

@@ -37,7 +37,7 @@ from edge.apps.memory.records import (
     restore_history,
     stored,
 )
-from edge.apps.memory.store import MemoryStore, Vectors, in_context
+from edge.apps.memory.store import MadeFrom, MemoryStore, Vectors
 from edge.apps.memory.writing import index_records
 from edge.apps.store.rows import JsonSize
 from edge.budget import Lease
@@ -283,14 +283,11 @@ def _same_scope(db: Connection, uuid: str, record: Record) -> Record | None:
 
 
 def _embed(store: MemoryStore, lines: list[Line]) -> Vectors:
-    texts = [line.record.text for line in lines]
-    places = {line.record.uuid: number for number, line in enumerate(lines)}
+    texts = {line.record.uuid: line.record.text for line in lines}
     with store.read() as db:
         for line in lines:
-            if line.follows is not None and line.follows not in places:
+            if line.follows is not None and line.follows not in texts:
                 before = find_record(db, line.follows, line.record.scope)
                 if before is not None:
-                    places[line.follows] = len(texts)
-                    texts.append(before.text)
-    previous = [None if line.follows is None else places.get(line.follows) for line in lines]
-    return in_context(store.embed(texts), previous)
+                    texts[line.follows] = before.text
+    return store.source.vectors([MadeFrom(line.record.text, texts.get(line.follows or "")) for line in lines])

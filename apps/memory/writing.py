@@ -33,7 +33,7 @@ from edge.apps.memory.records import (
     text_hash,
     visible,
 )
-from edge.apps.memory.store import REBUILD, MemoryStore, Vectors, in_context
+from edge.apps.memory.store import REBUILD, MadeFrom, MemoryStore, Vectors
 from edge.apps.memory.validity import ENDS, read, successors
 from edge.apps.store.erasure import Erasure, erasing, erasure
 from edge.apps.store.rebuilding import remedy
@@ -192,15 +192,17 @@ class Writer:
         index = store.claimed_index()
         with store.read() as db:
             before = self._turn_before(db, entries[0], scope)
-        vectors = store.embed([entry.text for entry in entries] + ([before.text] if before else []))
-        previous = [
-            number - 1 if number and _same_conversation(entries[number - 1], entry) else None
+        follows = [
+            -number if number and _same_conversation(entries[number - 1], entry) else None
             for number, entry in enumerate(entries)
         ]
-        follows = [None if place is None else -1 - place for place in previous]
+        made = [
+            MadeFrom(entry.text, None if place is None else entries[-1 - place].text)
+            for entry, place in zip(entries, follows, strict=True)
+        ]
         if before is not None:
-            previous[0], follows[0] = len(entries), before.id
-        vectors = in_context(vectors, previous)
+            follows[0], made[0] = before.id, MadeFrom(entries[0].text, before.text)
+        vectors = store.source.vectors(made)
         judged = [supersede and bool(read(entry.text).sentences) for entry in entries]
         with store.read() as db:
             similar = find_similar(db, index, vectors, scope, store.budget, judged)
@@ -218,9 +220,8 @@ class Writer:
         if "text" in changes:
             with store.read() as db:
                 old = expect_record(db, uuid, scope)
-                before = read_records(db, [old.follows]) if old.follows is not None else {}
-            texts = [changes["text"], *(record.text for record in before.values())]
-            vector = in_context(store.embed(texts), [1 if before else None])
+                before = read_records(db, [old.follows])[old.follows].text if old.follows is not None else None
+            vector = store.source.vectors([MadeFrom(changes["text"], before)])
             changes = {**changes, "hash": text_hash(changes["text"])}
             with store.read() as db:
                 old = expect_record(db, uuid, scope)
