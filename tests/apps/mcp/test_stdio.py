@@ -102,29 +102,6 @@ async def test_a_message_that_is_too_long_is_refused_and_the_next_one_is_read() 
 
 
 @talking
-async def test_the_end_of_the_input_waits_for_the_answers() -> None:
-    """A client may close its end as soon as it has asked. The SDK would cancel what is at work then."""
-
-    client = Client(40 * MB)
-    client.send(request(1), request(2))
-    for number in (1, 2):
-        assert identifier(await anext(client.messages)) == number
-    ended = anyio.Event()
-
-    async def read() -> None:
-        with pytest.raises(StopAsyncIteration):
-            await anext(client.messages)
-        ended.set()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(read)
-        for number in (1, 2):
-            await anyio.sleep(0.05)
-            assert not ended.is_set()
-            client.messages.answered(number)
-
-
-@talking
 async def test_what_has_many_parts_is_refused_by_what_they_would_take() -> None:
     client = Client(20 * MB)
     client.send(request(1, parts=[[]] * 200_000), request(2, "x" * 800_000))

@@ -9,16 +9,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from apsw import Connection
 from naive.rewriting import rewrite
 from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.memory.care import MemoryCare
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.store import DATABASE
 from edge.apps.store.care import RepairReport, check, repair
 from edge.apps.store.connections import plain
-from edge.apps.store.failures import DamagedStore, StoreUnavailable
+from edge.apps.store.failures import DamagedStore
 from edge.budget import MemoryBudget
 from edge.errors import CorruptBlock, StorageError
 from tests.apps.memory.conftest import Make
@@ -224,56 +222,6 @@ def test_a_memory_that_is_named_from_the_working_directory_is_repaired(
     assert mended(make, Path("memory")).after.findings == []
 
 
-@pytest.mark.parametrize("length", [0, 60, 3000, PAGE, 0.3, 0.6, 0.98])
-def test_a_database_that_was_cut_off_is_repaired(make: Make, whole: Path, length: float) -> None:
-    right = {row[0]: row[1] for row in look(make)[:-1]}
-    path = whole / "memory.db"
-    keep = int(length if length > 1 else path.stat().st_size * length)
-    with path.open("r+b") as file:
-        file.truncate(keep)
-    assert not check(MemoryCare(whole, make), read_data=True, noting=False).sound
-    report = mended(make, whole)
-    assert report.after.findings == []
-    assert report.aside is not None
-    assert (report.aside / "memory.db").stat().st_size == keep
-    assert any("a new database holds" in action for action in report.actions)
-    memory = make()
-    have = {m["id"]: m["memory"] for m in memory.get_all(user_id="ann", top_k=1000)["results"]}
-    memory.close()
-    assert have.items() <= right.items(), "nothing is made up"
-    if length in (0.6, 0.98):
-        assert have, "what lies before the cut is brought back"
-
-
-@pytest.mark.parametrize("emptied", [True, False])
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_a_log_that_was_cut_off_is_repaired(make: Make, tmp_path: Path, share: float, emptied: bool) -> None:
-    memory = make()
-    for n in range(20):
-        memory.add(f"Fact {n}: the river floods in year {n}.", user_id="ann")
-    right = {m["id"]: m["memory"] for m in memory.get_all(user_id="ann", top_k=1000)["results"]}
-    path = tmp_path / "memory" / "memory.db"
-    files = {end: path.with_name(path.name + end).read_bytes() for end in ("", "-wal")}
-    memory.close()
-    path.with_name(path.name + "-shm").unlink(missing_ok=True)
-    for end, data in files.items():
-        path.with_name(path.name + end).write_bytes(data)
-    log = path.with_name(path.name + "-wal")
-    log.write_bytes(files["-wal"][: int(len(files["-wal"]) * share)])
-    if emptied:
-        path.write_bytes(b"")
-    report = mended(make, path.parent)
-    # SQLite recovers a log up to its first wrong frame, and an empty file without a log is a new database.
-    assert report.before.sound == (not emptied or share == 0.0)
-    assert report.after.findings == []
-    memory = make()
-    have = {m["id"]: m["memory"] for m in memory.get_all(user_id="ann", top_k=1000)["results"]}
-    memory.close()
-    assert have.items() <= right.items()
-    assert have or share == 0.0
-    assert have == right or share < 1.0
-
-
 @pytest.mark.parametrize("segments", [True, False])
 def test_vectors_of_memories_that_are_all_lost_are_removed(make: Make, tmp_path: Path, segments: bool) -> None:
     memory = make()
@@ -320,22 +268,6 @@ def test_texts_without_a_vector_index_get_one(make: Make, tmp_path: Path) -> Non
         db.execute("DELETE FROM settings WHERE name = 'embedder'")
     assert mended(make, path).after.findings == []
     assert make().search("peanuts", user_id="ann", rerank=False)["results"][0]["id"] == kept
-
-
-@pytest.mark.parametrize("version", [1, 12])
-def test_a_memory_from_before_the_first_release_is_refused(make: Make, tmp_path: Path, version: int) -> None:
-    memory = make()
-    memory.add("tea is good", user_id="ann")
-    memory.close()
-    path = tmp_path / "memory" / DATABASE
-    old = Connection(str(path))
-    old.execute(f"PRAGMA user_version = {version}").fetchall()
-    old.close()
-    with pytest.raises(StoreUnavailable, match=rf"before the first release of edge-rag \(schema {version}\)"):
-        make()
-    old = Connection(str(path))
-    assert old.execute("SELECT text FROM memories").fetchall() == [("tea is good",)]
-    old.close()
 
 
 @pytest.mark.parametrize(

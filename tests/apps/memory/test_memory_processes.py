@@ -168,23 +168,6 @@ def check(memory: Memory, child: Child) -> int:
     return done
 
 
-def test_a_writer_that_never_ends_is_waited_for_and_then_named(make: Make, tmp_path: Path) -> None:
-    with make() as first:  # closing it ends the maintenance that a first write begins in the background
-        first.add("before", user_id="ann")
-    memory = make()
-    memory.store.database._pool.busy_seconds = 0.2
-    with memory.store.database.read() as db:  # the connection that the next write will have
-        db.execute("PRAGMA busy_timeout = 200")
-    other = Connection(str(tmp_path / "memory" / "memory.db"))
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StorageError, match=r"another process has been writing to .*memory\.db for more than 0\.2 s"):
-        memory.add("after", user_id="ann")
-    assert [m["memory"] for m in memory.search("before", user_id="ann")["results"]] == ["before"], "readers go on"
-    other.execute("ROLLBACK")
-    assert memory.add("after", user_id="ann")["results"][0]["event"] == "ADD"
-    other.close()
-
-
 def test_what_fails_halfway_leaves_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = make()
     memory.add("before", user_id="ann")
