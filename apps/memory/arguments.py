@@ -154,9 +154,9 @@ class Scope:
         named = [(name, value) for name, value in self.items() if value is not None]
         return " AND ".join(f"{table}.{name} = ?" for name, _ in named) or "1", [value for _, value in named]
 
-    def exactly(self, table: str = "memories") -> tuple[str, list[str | None]]:
+    def exactly(self) -> tuple[str, list[str | None]]:
         """SQL for the rows stored under exactly these ids, including missing ones, with its parameters."""
-        return " AND ".join(f"{table}.{name} IS ?" for name in SCOPE_FIELDS), list(self)
+        return " AND ".join(f"memories.{name} IS ?" for name in SCOPE_FIELDS), list(self)
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value!r}" for name, value in self.items() if value is not None) or "no scope"

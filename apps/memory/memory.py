@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -239,8 +238,7 @@ class Memory(Closing):
 
     def pin(self, memory_id: str, pinned: bool = True) -> dict[str, Any]:
         """Pins a memory, so that it neither expires nor ages. `pinned=False` removes the pin."""
-        event = "PIN" if pinned else "UNPIN"
-        self._writer.mark(memory_id, self.bound, event, lambda record, _: replace(record, pinned=pinned))
+        self._writer.mark(memory_id, self.bound, "PIN" if pinned else "UNPIN", pinned=pinned)
         return {"message": f"Memory {'pinned' if pinned else 'unpinned'} successfully!"}
 
     def supersede(self, memory_id: str, by: str | None) -> dict[str, Any]:
@@ -258,11 +256,7 @@ class Memory(Closing):
 
     def forget(self, memory_id: str, forgotten: bool = True) -> dict[str, Any]:
         """Hides a memory from `search` and `get_all` without deleting it. `forgotten=False` shows it again."""
-        event = "FORGET" if forgotten else "RECALL"
-        self._writer.mark(
-            memory_id, self.bound, event,
-            lambda record, now: replace(record, forgotten_at=(record.forgotten_at or now) if forgotten else None),
-        )  # fmt: skip
+        self._writer.mark(memory_id, self.bound, "FORGET" if forgotten else "RECALL", forgotten=forgotten)
         return {"message": f"Memory {'forgotten' if forgotten else 'recalled'} successfully!"}
 
     # Reading

@@ -129,7 +129,7 @@ class Record:
     @property
     def indexed_text(self) -> str:
         """The text in the full-text index: the date as a person writes it, and the memory's text."""
-        return _dated(self.text, self.local_timestamp or self.timestamp)
+        return dated(self.text, self.local_timestamp or self.timestamp)
 
     def to_json(self) -> dict[str, Any]:
         """The memory in mem0's form, with additional fields of this library."""
@@ -405,5 +405,5 @@ def full_text() -> LexicalIndex:
     return LexicalIndex(TEXT_INDEX, ignored=FUNCTION_WORDS, signs=True)
 
 
-def _dated(text: str, when: str | None) -> str:
+def dated(text: str, when: str | None) -> str:
     return f"{spoken(when)}: {text}" if when else text

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edge.apps.memory.arguments import check_text, spoken
+from edge.apps.memory.arguments import check_text
+from edge.apps.memory.records import dated
 from edge.apps.store.fusion import convex_combination
 from edge.apps.store.lexical import bounded_query
 from edge.errors import InputError
@@ -125,7 +126,7 @@ def fitting(found: dict[str, Any], max_tokens: int) -> dict[str, Any]:
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise InputError(f"max_tokens is a positive whole number, not {max_tokens!r}")
     results, told = found["results"], found.get("conversations")
-    tokens = [expected_tokens(f"{spoken(one['began'])}: {' '.join(one['about'])}") for one in told or ()]
+    tokens = [expected_tokens(dated(" ".join(one["about"]), one["began"])) for one in told or ()]
     taken = fit(tokens, max_tokens)
     spent = sum(compress(tokens, taken))
     kept: list[dict[str, Any]] = []
@@ -151,7 +152,7 @@ def fitting(found: dict[str, Any], max_tokens: int) -> dict[str, Any]:
 
 def _said_tokens(result: Mapping[str, Any]) -> float:
     when = result.get("local_timestamp") or result.get("timestamp")
-    return expected_tokens(f"{spoken(when)}: {result['memory']}" if when else result["memory"])
+    return expected_tokens(dated(result["memory"], when))
 
 
 def split(text: str) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import uuid as uuids
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -242,17 +242,17 @@ class Writer:
         store.upkeep.wrote(1)
         return new
 
-    def mark(self, uuid: str, scope: Scope, event: str, change: Callable[[Record, str], Record]) -> Record:
-        """Changes whether a memory is pinned or hidden. Nothing is written if `change` returns an equal record."""
-        store = self._store
+    def mark(
+        self, uuid: str, scope: Scope, event: str, *, pinned: bool | None = None, forgotten: bool | None = None
+    ) -> None:
+        """Pins or hides a memory, or neither any longer. Nothing is written where nothing changes."""
         now = stamp(self._clock())
-        with store.write() as db:
+        with self._store.write() as db:
             old = expect_record(db, uuid, scope)
-            new = change(old, now)
+            hidden = old.forgotten_at if forgotten is None else (old.forgotten_at or now) if forgotten else None
+            new = replace(old, forgotten_at=hidden, pinned=old.pinned if pinned is None else pinned)
             if new != old:
-                new = replace(new, updated_at=now)
-                self._replace(db, old, new, event)
-        return new
+                self._replace(db, old, replace(new, updated_at=now), event)
 
     def supersede(self, uuid: str, by: str | None, scope: Scope) -> None:
         """Ends a memory when the memory `by` begins to hold; None lets it hold again."""
