@@ -19,26 +19,19 @@ from naive.program import EDGE, output_of
 
 from bench.altered import alter
 from bench.answer_odds import Asked, Candidate, best, fit_models, voice_of
-from bench.assistant import _hideable, assistant
+from bench.assistant import assistant
 from bench.command import bench
-from bench.load import Arrival, Sample, World, attained, drawn, opened, program_of, sent, summed
-from bench.pipelining import SleepingWriter, pipelining
+from bench.load import Arrival, Sample, World, attained, drawn, program_of, sent, summed
+from bench.pipelining import pipelining
 from bench.rag_traces import PIPELINES, cases, write_trace
 from bench.replay import ReplayGenerator
 from bench.run_record import RunRecord
-from bench.supersession import FOLDER, complaints, counts, pairs
+from bench.supersession import complaints, counts, pairs
 from edge.apps.collection.collection import Collection
 from edge.errors import InputError
 from edge.models.registry import DEFAULT_RERANKER
 from edge.models.training.corpora import load
 from edge.runtimes.generation.base import Message, Piece, Sampling
-
-
-def test_what_can_be_hidden_is_what_fits_into_the_windows() -> None:
-    """A first search that follows nothing, one behind a long window, and one behind a window of 0.5 s."""
-    pairs = [(0.3, 0.0), (0.2, 1.0), (0.6, 0.5)]
-    assert _hideable([{"stall": stall, "window": window} for stall, window in pairs]) == pytest.approx(0.7)
-    assert _hideable([]) == 0.0
 
 
 def texts_of(trace: Path) -> list[str]:
@@ -109,13 +102,6 @@ def test_retrieval_is_hidden_behind_what_is_written(
     assert 0 <= arms["adaptive"]["over_slack"] <= 1
 
 
-def test_a_query_is_what_was_last_written() -> None:
-    text = "".join(chr(97 + i % 26) for i in range(700))
-    found = SleepingWriter(text, 32, 100.0).queries
-    assert [len(query) for query in found] == [128, 256, 256, 256, 256]
-    assert all(text[: 128 * (i + 1)].endswith(query) for i, query in enumerate(found))
-
-
 ASKED = [Message("user", "anything")]
 
 
@@ -136,26 +122,6 @@ def test_answers_are_given_in_their_order_and_cut_at_their_most(replay: Callable
     assert (generator.stats.prompt_tokens, generator.stats.new_tokens, generator.stats.finish) == (100, 3, "stop")
     assert len(list(generator.stream(ASKED, Sampling(max_tokens=2)))) == 2
     assert generator.stats.finish == "length"
-
-
-def test_time_passes_as_stated_and_work_between_two_tokens_delays_the_second(
-    replay: Callable[..., ReplayGenerator],
-) -> None:
-    generator = replay("abcde", prefill=2000, decode=100)
-    for _ in generator.stream(ASKED, Sampling()):
-        time.sleep(0.02)
-    assert generator.stats is not None
-    assert generator.stats.ttft_s >= 100 / 2000 + 1 / 100
-    assert generator.stats.seconds >= 100 / 2000 + 5 / 100 + 5 * 0.02
-
-
-def test_cancelled_while_it_waits(replay: Callable[..., ReplayGenerator]) -> None:
-    cancel = threading.Event()
-    threading.Timer(0.05, cancel.set).start()
-    generator = replay("abc", decode=1e-3)
-    assert list(generator.stream(ASKED, Sampling(), cancel=cancel)) == []
-    assert generator.stats is not None
-    assert (generator.stats.finish, generator.stats.new_tokens) == ("cancelled", 0)
 
 
 def asked(number: int) -> Asked:
@@ -216,21 +182,6 @@ def test_the_set_has_pairs_of_each_kind() -> None:
     }
 
 
-def test_the_complaints_are_about_many_memories_and_a_third_is_in_other_languages() -> None:
-    told = complaints()
-    assert len(told) >= 50
-    assert len({one.about for one in told}) >= 6
-    assert sum(one.language != "en" for one in told) >= len(told) / 3
-    assert {one.half for one in told} == {"open", "sealed"}
-    assert all(len(one.misses) == 2 for one in told)
-
-
-def test_the_facts_are_of_one_person_and_most_are_asked_for() -> None:
-    lines = [line.split("\t") for line in (FOLDER / "facts.tsv").read_text("utf-8").splitlines()]
-    assert len({fact for fact, _ in lines}) == len(lines) == 60
-    assert len({question for _, question in lines} - {"-"}) == 40
-
-
 def test_endings_are_found_and_few_are_wrong() -> None:
     told = [pair for one in complaints() for pair in one.pairs()]
     for judged, least in ((list(pairs()), RIGHT), (told, RIGHT_IN_COMPLAINTS)):
@@ -285,15 +236,6 @@ def port() -> Iterator[int]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
         server.shutdown()
-
-
-def test_an_open_load_does_not_wait_for_answers(port: int) -> None:
-    arrivals = [Arrival(0.01 * n, "ask", 0, n) for n in range(10)]
-    began = time.perf_counter()
-    samples = opened(port, arrivals, WORLD, 2, 10)
-    assert time.perf_counter() - began < 10 * 0.15, "ten answers in turn take longer"
-    assert [sample.pieces for sample in samples] == [2] * 10, "the whole text at the end is no piece"
-    assert all(0.05 <= (sample.first or 0) < sample.whole for sample in samples)
 
 
 def test_refused_and_lost_requests_have_missed_their_deadline(port: int) -> None:

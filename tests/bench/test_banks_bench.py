@@ -64,29 +64,6 @@ def test_joining_saves_a_round() -> None:
     assert sorted(parts, key=int) == [str(i) for i in range(39)]
 
 
-def test_no_more_tables_are_joined_than_that_needs() -> None:
-    """One table too many for one round: a single pair is joined, of the two smallest, since that takes least memory."""
-    tables = [EmbeddingTable(100 * (i + 1), 8, (str(i),)) for i in range(35)]
-    joined = placed(tables, Banks(near=1))
-    assert joined.rounds == 1
-    pairs = [table.parts for bank in joined.banks for table in bank if len(table.parts) > 1]
-    assert [sorted(pair, key=int) for pair in pairs] == [["0", "1"]]
-
-
-def test_the_chip_holds_the_smallest_as_long_as_that_is_no_slower() -> None:
-    tables = [EmbeddingTable(10 * (i + 1), 4) for i in range(6)]
-    placement = placed(tables, Banks(count=2), combine=False)
-    assert placement.near == tuple(tables[: len(placement.near)])
-    assert len(placement.near) == 2  # two accesses to the chip are shorter than two to a bank, and save a third round
-    assert placement.rounds == 2
-
-
-def test_a_product_has_every_pair_of_rows() -> None:
-    table = EmbeddingTable(3, 4, ("a",)).product(EmbeddingTable(5, 2, ("b",)))
-    assert (table.rows, table.dim, table.parts) == (15, 6, ("a", "b"))
-    assert table.nbytes == 15 * 6 * 4
-
-
 def test_capacity_is_kept_and_what_does_not_fit_is_refused() -> None:
     tables = [EmbeddingTable(1000, 16) for _ in range(6)]
     banks = Banks(count=3, nbytes=2 * tables[0].nbytes, near=1)

@@ -44,20 +44,3 @@ def test_look_ups_by_the_model_of_banks_are_the_published_throughput() -> None:
     """The thesis says that FleetRec is bound by its look-ups for these models; the two models share no number."""
     for model in fleet.MODELS:
         assert fleet.predicted(model) == pytest.approx(model.published, rel=0.06)
-
-
-def test_the_largest_batch_within_a_deadline_sets_the_rate() -> None:
-    latency = {1: 0.002, 16: 0.004, 64: 0.006}
-    assert fleet.largest_within(latency, 0.005) == 16 / 0.004
-    assert fleet.largest_within(latency, 0.001) == 0
-
-
-def test_the_figures_of_a_run_have_all_names() -> None:
-    law = {
-        "a, as published": {"rounds": 1, "predicted": 2.0, "published": 3.0},
-        "b": {"minimum": 4.0, "measured": [5.0]},
-    }
-    found = {figure.key for figure in fleet.figures(law, {"a": {"5": 1.0, "cpu 5": None, "cpu 10": 2.0}})}
-    assert ("law of the minimum", "b", "measured") in found
-    assert ("within a deadline", "a", "10 ms, published CPU") in found
-    assert ("within a deadline", "a", "5 ms, published CPU") not in found

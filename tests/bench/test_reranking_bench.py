@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,75 +24,7 @@ from edge.errors import EdgeError, InputError
 from edge.models.training.corpora import load
 from edge.runtimes.native.library import processor_level
 
-SCORER = '''
-"""Scores one pair at a time with the exported model."""
-import json
-from collections.abc import Callable
-from pathlib import Path
-
-import numpy as np
-import onnxruntime
-from tokenizers import Tokenizer
-
-
-def scores(folder, file, query, texts):
-    folder = Path(folder)
-    limit = json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"]
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.enable_truncation(limit)
-    session = onnxruntime.InferenceSession(str(folder / file))
-    found = []
-    for text in texts:
-        pair = tokenizer.encode(query, text)
-        feed = {"input_ids": pair.ids, "attention_mask": pair.attention_mask, "token_type_ids": pair.type_ids}
-        feed = {name: np.array([values], np.int64) for name, values in feed.items()}
-        found.append(float(session.run(None, feed)[0][0, 0]))
-    return found
-'''
-FLASHRANK = """
-from naive import scores
-FILES = {"ms-marco-MiniLM-L-12-v2": "flashrank-MiniLM-L-12-v2_Q.onnx"}
-
-class RerankRequest:
-    def __init__(self, query, passages):
-        self.query, self.passages = query, passages
-
-class Ranker:
-    def __init__(self, model_name, cache_dir, max_length, log_level):
-        self.place, self.file = f"{cache_dir}/{model_name}", FILES[model_name]
-
-    def rerank(self, request):
-        found = scores(self.place, self.file, request.query, [row["text"] for row in request.passages])
-        rows = [row | {"score": score} for row, score in zip(request.passages, found)]
-        return sorted(rows, key=lambda row: -row["score"])
-"""
-FASTEMBED = """
-from naive import scores
-
-class TextCrossEncoder:
-    known = {}
-
-    @classmethod
-    def add_custom_model(cls, model, sources, model_file):
-        cls.known[model] = model_file
-
-    def __init__(self, model_name, threads, specific_model_path):
-        self.place, self.file = specific_model_path, self.known[model_name]
-
-    def rerank(self, query, documents):
-        yield from scores(self.place, self.file, query, documents)
-"""
 WORDS = ["river", "bridge", "ice", "summer", "valley", "mill", "glacier", "winter", "stone", "water"]
-
-
-@pytest.fixture
-def peers(stand_ins: Callable[[dict[str, str]], None]) -> None:
-    """Stand-ins for both peers."""
-    stand_ins({
-        "naive.py": SCORER, "flashrank.py": FLASHRANK, "fastembed/__init__.py": "",
-        "fastembed/common/__init__.py": "", "fastembed/common/model_description.py": "def ModelSource(hf): return hf",
-        "fastembed/rerank/__init__.py": "", "fastembed/rerank/cross_encoder.py": FASTEMBED,
-    })  # fmt: skip
 
 
 @pytest.fixture
@@ -117,35 +48,6 @@ def pools(tmp_path: Path) -> Path:
 def run(*arguments: str | Path) -> Any:
     shown = output_of(bench, "rerank-peers", *map(str, arguments))
     return json.loads(shown) if "--json" in arguments else shown
-
-
-def test_all_systems_rank_the_same_candidates_alike(peers: None, checkpoint: Path, pools: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    stored = tmp_path / "run.json"
-    report = run(
-        pools, "--checkpoint", checkpoint, "--max-tokens", "48", "--memory", "10GB", "--rounds", "1", "--work-dir",
-        tmp_path / "work", "--flashrank-python", sys.executable, "--json", "--store", stored,
-    )  # fmt: skip
-    systems = report["systems"]
-    assert list(systems) == [
-        "edge, int8", "edge, fp32", "onnxruntime, int8", "onnxruntime, fp32", "flashrank, int8", "flashrank, fp32",
-        "fastembed, int8", "fastembed, fp32", "transformers, fp32",
-    ]  # fmt: skip
-    best = systems["transformers, fp32"]["ndcg"]["rivers.test"]
-    for name, found in systems.items():
-        assert len(found["seconds"]) == len(found["first"]) == len(found["peak"]) == 1
-        assert found["peak"][0] > 1 << 20
-        if name.endswith("fp32"):
-            assert found["same"] == 1.0, name
-            assert found["ndcg"]["rivers.test"] == pytest.approx(best)
-    assert report["retrieved"]["rivers.test"] == 1.0, "the relevant candidate was retrieved first"
-    figures = RunRecord.load(stored).figures
-    assert {figure.row for figure in figures if not figure.peer} == {"edge, int8", "edge, fp32"}
-    assert {figure.row for figure in figures if figure.column == "nDCG@10, rivers.test"} == {
-        *systems,
-        "order of retrieval",
-    }
 
 
 def test_a_model_with_rotary_positions(pools: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -10,21 +9,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench import gpu, index, memory
 from bench.command import bench
 from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.options import ARGUMENT, Count, Folder, Names, Otherwise, Output, benchmark, numbers, stated
-from bench.process import TreeWatch, in_turn, measure, timed
+from bench.options import ARGUMENT, Output, benchmark
+from bench.process import TreeWatch, in_turn, measure
 from bench.run_record import RunRecord, block, command_line, machine, records, renew, report, without_folders
 from edge.errors import CapabilityError, EdgeError, InputError
 
@@ -136,15 +132,6 @@ def test_every_benchmark_stores_its_run() -> None:
         assert {"as_json", "store"} <= {param.name for param in command.params}, name
 
 
-def test_a_file_of_another_command_is_refused_before_the_measurement(tmp_path: Path) -> None:
-    RUN.write(tmp_path / "a.json")
-    arguments = ["layer-speed", "--shapes", "tiny-bert", "--store", str(tmp_path / "a.json")]
-    refused = CliRunner().invoke(bench, arguments)
-    assert isinstance(refused.exception, InputError)
-    assert "another command" in str(refused.exception)
-    assert RunRecord.load(tmp_path / "a.json") == RUN
-
-
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 RUNS = PAGE.parent / "runs"
 REPORTED = RunRecord(
@@ -229,64 +216,6 @@ def test_the_stored_runs_of_the_page_were_made_from_a_commit() -> None:
         assert not run.version.endswith("+"), f"{path.name} was measured with changes that are in no commit"
 
 
-def named(figures: Iterable[Figure]) -> dict[tuple[str, str, str], Figure]:
-    """The figures by table, row and column, which are all different."""
-    found = list(figures)
-    by_key = {figure.key: figure for figure in found}
-    assert len(by_key) == len(found) > 0
-    return by_key
-
-
-def test_an_index_and_its_peers() -> None:
-    report = {
-        "ids": [[1, 2]], "cold": [0.2], "warm": [0.1, 0.3], "peak_resident": 10, "peak_with_files": 20, "nbytes": 30,
-        "nprobe": 4,
-    }  # fmt: skip
-    row = index._row(report, np.array([[1, 3]]))
-    window = index._window({
-        "stall": {"demand": [0.2], "lookahead": [0.1]}, "seconds": {"demand": [0.5], "lookahead": [0.4]},
-        "overlap": 0.75, "fetched": [1], "same": True, "within": True, "peak_resident": 1,
-    })  # fmt: skip
-    found = named(index.figures({
-        "built": {"seconds": 2.0, "peak_resident": 5}, "systems": {"edge": row, "faiss-ram": row},
-        "churn": {"rows": 3, "fresh": row, "changed": row}, "lookahead": {"disk": window},
-    }))  # fmt: skip
-    assert {key[:2] for key in found} >= {
-        ("building", "edge"), ("searching", "edge"), ("searching", "faiss-ram"), ("lookahead by device", "disk"),
-    }  # fmt: skip
-    assert found["searching", "edge", "recall@10"].rounds == (0.5,)
-    assert found["searching", "edge", "warm p50"].median == 0.2
-    assert {figure.row for figure in found.values() if figure.peer} == {"faiss-ram"}
-
-
-def test_memories_with_their_rounds() -> None:
-    def run(milliseconds: float, rows: int) -> dict[str, Any]:
-        return {t: {"p50": milliseconds, "p95": 9.0} for t in memory._TIMES} | {"rows": rows, "peak_resident": 7}
-
-    report = {
-        "quality": {"systems": {"bm25": {"recall": 0.7, "ndcg": 0.5}}},
-        "speed": {"edge, many": run(64.0, 100_000)},
-    }  # fmt: skip
-    turns = {"edge": [run(8.0, 5000), run(12.0, 5000)], "mem0": [run(50.0, 5000)] * 2}
-    found = named(memory.figures(report, turns))
-    assert found["searching and adding", "edge, 5,000 memories", "search p50"].rounds == (0.008, 0.012)
-    assert found["searching and adding", "edge, 100,000 memories", "search p50"].rounds == (0.064,)
-    assert {figure.row for figure in found.values() if figure.peer} == {"mem0, 5,000 memories"}
-    named(memory.figures(report, {"edge": [], "mem0": []}))
-
-
-def test_a_gpu_beside_transformers() -> None:
-    row = {"seconds": [0.5, 0.6], "device_peak": 2 * 10**9}
-    parts = {
-        "s transformers": {"rows": {"sorted": row}}, "s int8": {"rows": {"two layers": row}},
-        "s fp16": {"left_out": "no memory"},
-        "search": {"rows": {"cuda": {"queries_per_second": {"1": 5.0}, "recall": 0.9}, "faiss": {"recall": 0.9}}},
-    }  # fmt: skip
-    found = named(gpu.figures({"shapes": ["s"], "parts": parts}))
-    assert found["s", "edge int8, two layers", "time"].rounds == (0.5, 0.6)
-    assert {figure.row for figure in found.values() if figure.peer} == {"transformers, sorted", "faiss"}
-
-
 def test_a_script_runs_outside_its_folder_and_without_a_hub(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     (tmp_path / "json.py").write_text("raise SystemError('a module beside the script was imported')")
@@ -351,63 +280,6 @@ def test_a_function_runs_in_a_process_of_its_own() -> None:
         measure(held, {"name": "one"}, threads=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shared:
-    """Options of several benchmarks."""
-
-    rows: Annotated[int, "Of the index."] = 5
-    place: Annotated[str, Otherwise(lambda: "here")]
-
-
-@benchmark
-def some_bench(
-    *,
-    folders: Annotated[tuple[Folder, ...], ARGUMENT],
-    counts: Annotated[list[int], numbers(1, 8), "Numbers of devices."] = (1, 2),  # type: ignore[assignment]
-    systems: Annotated[list[str], Names(("a", "b"))] = ("a",),  # type: ignore[assignment]
-    ks: Annotated[tuple[int, ...], "-k", "--top-k"] = (3,),
-    queries: Annotated[Count | None, "All if not given."] = None,
-    cold: Annotated[bool, "From the disk."] = False,
-    shared: Annotated[Shared, {"rows": 9}],
-    output: Output,
-) -> None:
-    """Do something."""
-    values = {"folders": len(folders), "counts": counts, "systems": systems, "ks": ks, "queries": queries, "cold": cold}
-    output.put(values | {"rows": shared.rows, "place": shared.place}, (), "done")
-
-
-def asked(*arguments: str) -> Any:
-    done = CliRunner().invoke(some_bench, [str(Path(__file__).parent), *arguments, "--json"], standalone_mode=False)
-    if done.exception is not None:
-        raise done.exception
-    return json.loads(done.stdout)
-
-
-def test_parameters_are_options_with_their_defaults() -> None:
-    assert some_bench.name == "some-bench"
-    assert asked() == {
-        "folders": 1, "counts": [1, 2], "systems": ["a"], "ks": [3], "queries": None, "cold": False, "rows": 9,
-        "place": "here",
-    }  # fmt: skip
-    options = "--counts 8,1 --systems b,a -k 1 --top-k 2 --queries 4 --cold --rows 2"
-    given = asked(*options.split())
-    assert given == {
-        "folders": 1, "counts": [8, 1], "systems": ["b", "a"], "ks": [1, 2], "queries": 4, "cold": True, "rows": 2,
-        "place": "here",
-    }  # fmt: skip
-    help = CliRunner().invoke(some_bench, ["--help"]).stdout
-    shown = ("FOLDERS...", "Numbers of devices. [default: 1,2]", "Of a, b. [default: a]", "Of the index. [default: 9]")
-    assert all(text in " ".join(help.split()) for text in shown)
-
-
-@pytest.mark.parametrize(
-    "arguments", [("--counts", "9"), ("--counts", "x"), ("--systems", "c"), ("--queries", "0"), ("none-such",)]
-)
-def test_values_that_do_not_fit_are_refused(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(click.BadParameter):
-        asked(*arguments)
-
-
 def test_systems_take_turns_and_one_without_its_library_is_tried_once() -> None:
     order = []
 
@@ -423,18 +295,3 @@ def test_systems_take_turns_and_one_without_its_library_is_tried_once() -> None:
     assert left_out == {"absent": "absent was left out: no such library."}
     with pytest.raises(EdgeError, match="nothing was measured"):
         in_turn(1, ("absent",), run)
-
-
-def test_each_call_is_timed_without_what_comes_before_it() -> None:
-    called = []
-    results, seconds = timed(
-        lambda pause: time.sleep(pause) or pause, [0.0, 0.05], before=lambda: called.append(time.sleep(0.1))
-    )
-    assert results == [0.0, 0.05]
-    assert len(called) == 2
-    assert seconds[0] < 0.05 <= seconds[1] < 0.1
-
-
-def test_conditions_are_stated_with_their_units() -> None:
-    conditions = {"limit": 300_000_000, "top_k": 3, "window_s": 0.123456, "data": ["a"], "none": None}
-    assert stated(conditions) == "limit 300 MB; top k 3; window s 0.1235"

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from naive.program import output_of
@@ -16,7 +15,6 @@ from bench.command import bench as command
 from bench.run_record import RunRecord
 from bench.searchers import simulated_loss
 from edge.devices.searchers import queue_length, share_of_queue
-from edge.errors import EdgeError
 
 
 def run(*arguments: str) -> str:
@@ -58,20 +56,3 @@ def test_the_bound_holds_in_the_simulation_and_is_close(queues: int, results: in
 def test_a_queue_for_all_results_loses_none() -> None:
     assert simulated_loss(20, 4, 20, searches=5000, seed=1) == 0
     assert simulated_loss(20, 4, 4, searches=25_000, seed=1) == 1, "20 results in 4 queues need 5 places in one"
-
-
-def test_queues_by_the_bound_lose_less_than_shorter_ones() -> None:
-    for row in bench.queue_rows((20,), searches=5000):
-        assert row["lost"] <= 0.015
-        assert row["lost"] < row["lost_shorter"]
-
-
-def test_different_results_end_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(worker: str, task: dict[str, Any], **options: Any) -> dict[str, Any]:
-        row = {"codec": "flat", "searchers": 2, "median_s": 1e-3, "asked": 8, "again": 0, "queue": 9}
-        return {"rows": [{**row, "identical": True}, {**row, "identical": False}]}
-
-    monkeypatch.setattr(bench, "measure", measured)
-    monkeypatch.setattr(bench, "_SIMULATED", 1000)
-    with pytest.raises(EdgeError, match="changed what was found"):
-        run("--codecs", "flat")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bench.traversal import Graph, best_of, counted, figures, opened, traversal, work
+from bench.traversal import Graph, counted, figures, opened, traversal, work
 from bench.vectors import NEIGHBOURS, VectorSet
 from edge.errors import EdgeError
 from edge.ivf.scan import exact_scores
@@ -54,15 +54,6 @@ def test_one_group_of_one_candidate_is_best_first_search(task: dict[str, Any], l
             assert hops <= rows <= len(graph.vectors)
 
 
-def test_hops_grow_and_recall_does_not_fall_with_the_group(task: dict[str, Any]) -> None:
-    with opened(task) as (vectors, graph, link):
-        rows = [counted(graph, link, vectors, (*size, 20)) for size in ((1, 1), (2, 1), (4, 2), (7, 4))]
-    hops = [row["hops"] for row in rows]
-    assert hops == sorted(hops)
-    assert rows[-1]["recall"] >= rows[0]["recall"] > 0.3
-    assert all(row["visited"] > row["hops"] and row["length"] == 20 for row in rows)
-
-
 def test_a_queue_is_the_shortest_that_reaches_the_recall(task: dict[str, Any]) -> None:
     with opened(task) as (vectors, graph, link):
         wanted = counted(graph, link, vectors, (2, 2, 25))["recall"]
@@ -70,17 +61,6 @@ def test_a_queue_is_the_shortest_that_reaches_the_recall(task: dict[str, Any]) -
     assert row["recall"] >= wanted
     assert 10 <= row["length"] <= 25
     assert work(task | {"action": "lengths", "settings": [(1, 1)], "recall": 1.01})["rows"] == [None]
-
-
-def test_the_fastest_of_each_kind_is_chosen() -> None:
-    rows = [
-        {"groups": groups, "candidates": candidates, "seconds": seconds}
-        for groups, candidates, seconds in ((1, 1, 9.0), (1, 4, 3.0), (1, 8, 4.0), (3, 1, 2.0), (4, 2, 1.0))
-    ]
-    chosen = best_of(rows)
-    assert {name: (row["groups"], row["candidates"]) for name, row in chosen.items()} == {
-        "best-first": (1, 1), "synchronous": (1, 4), "delayed": (4, 2),
-    }  # fmt: skip
 
 
 def test_every_setting_reaches_the_recall(
