@@ -21,7 +21,6 @@ _MODULES = {
     "memory": "memory",
     "memory-relevance": "memory_relevance",
     "overhead": "overhead",
-    "pipelining": "pipelining",
     "placement": "placement",
     "plan": "plan",
     "report": "run_record",
@@ -29,7 +28,6 @@ _MODULES = {
     "rerank-peers": "rerank_peers",
     "search-peers": "search",
     "search-quality": "search",
-    "searchers": "searchers",
     "supersession": "supersession",
     "traversal": "traversal",
 }

@@ -22,7 +22,6 @@ from bench.answer_odds import Asked, Candidate, best, fit_models, voice_of
 from bench.assistant import assistant
 from bench.command import bench
 from bench.load import Arrival, Sample, World, attained, drawn, program_of, sent, summed
-from bench.pipelining import pipelining
 from bench.rag_traces import PIPELINES, cases, write_trace
 from bench.replay import ReplayGenerator
 from bench.run_record import RunRecord
@@ -76,30 +75,6 @@ def test_all_pipelines_find_the_same_with_and_without_lookahead(
         assert row["fetched_ahead"][:2] == [0, 0]
     # Whether a pipeline goes on looking ahead depends on the times that its first questions took.
     assert any(row["fetched_ahead"][2] for row in report["pipelines"]), "some pipeline looks ahead"
-
-
-def test_retrieval_is_hidden_behind_what_is_written(
-    replaying: list[str], tmp_path: Path, measured_here: Callable[[str], None]
-) -> None:
-    measured_here("pipelining")
-    at = replaying.index("--prefill")  # no prompt is read here
-    options = [
-        "--list-rows", "8", "--interval", "8", "--texts", "2", "--warmup", "1", "--decode", "100",
-        "--bandwidth", "100kB", "--memory-share", "4",
-    ]  # fmt: skip
-    arms = json.loads(output_of(pipelining, *replaying[:at], *replaying[at + 2 :], *options))["arms"]
-    arms = {row["arm"]: row for row in arms.values()}
-    assert list(arms) == ["waits", "pipelined", "adaptive"]
-    assert len({figure.row for figure in RunRecord.load(tmp_path / "run.json").figures}) == 3
-    searches = {arm: row["searches"] for arm, row in arms.items()}
-    assert searches["waits"] == searches["pipelined"] == searches["adaptive"] >= 4
-    assert arms["waits"]["kept"] == 1.0
-    assert arms["waits"]["stall_s"] == pytest.approx(arms["waits"]["search_s"])
-    for arm in ("pipelined", "adaptive"):
-        assert 0 <= arms[arm]["stall_s"] < arms[arm]["seconds"]
-        assert 0 < arms[arm]["kept"] <= 1
-    assert arms["waits"]["over_slack"] is None
-    assert 0 <= arms["adaptive"]["over_slack"] <= 1
 
 
 ASKED = [Message("user", "anything")]
