@@ -65,6 +65,3 @@ class Attack(ABC):
     @abstractmethod
     def attempt(self, case: Case, place: Path) -> Outcome:
         """Runs one case. An exception counts as a failure of the case."""
-
-    def close(self) -> None:  # noqa: B027
-        """Ends everything that `prepare` started."""

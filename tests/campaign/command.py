@@ -21,10 +21,6 @@ from campaign.report import Tally, table
 SEED = 1
 
 
-class Vanished(Exception):
-    """The program under attack or the campaign's folder was removed. The result of such a case is no fault."""
-
-
 def attacks() -> list[Attack]:
     """Every class of attacks, in the order they run."""
     return sorted((kind() for kind in found(Attack)), key=lambda attack: (attack.order, attack.name))
@@ -64,7 +60,6 @@ def run(
                 if not outcome.held and tally.failures:
                     print(tally.failures[-1], file=sys.stderr)
         finally:
-            attack.close()
             shutil.rmtree(own, ignore_errors=True)
         print(f"{attack.name}: {tally.held:,} of {tally.tried:,} held, {tally.seconds:.0f} s", file=sys.stderr)
     return tallies
@@ -95,8 +90,6 @@ def _each(
             outcome = attack.attempt(case, place)
         except Exception as error:
             outcome = _broken(error)
-        if not outcome.held and not (Path(sys.executable).exists() and place.exists()):
-            raise Vanished(f"case {number} was not judged: {sys.executable} or {place} was removed meanwhile")
         yield number, case, outcome, time.monotonic() - began
 
 
@@ -143,8 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             match=options.match,
             tallies=tallies,
         )
-    except (KeyboardInterrupt, Vanished) as end:  # the findings until then are reported
-        print(f"the campaign ends here. {end}", file=sys.stderr)
+    except KeyboardInterrupt:  # the findings until then are reported
+        print("the campaign ends here", file=sys.stderr)
         interrupted = True
     finally:
         end_forks()

@@ -6,16 +6,12 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from campaign.base import HELD, Attack, Case, Outcome, failed
-from campaign.command import Vanished, run
 from campaign.powerloss import LOSSES, Log, Loss
 from campaign.program import Finished, Home, Snapshot
-from campaign.report import Tally, table
 from campaign.sampler import Sampler
 from campaign.shim import Shim, counted, counted_reads
 
@@ -189,32 +185,3 @@ def test_a_look_is_the_same_as_a_start(tmp_path: Path) -> None:
         started, looked = home.edge(*arguments, sampled=True), home.look(*arguments)
         assert (started.code, started.out, started.err) == (looked.code, looked.out, looked.err)
         assert started.peak > 1 << 20
-
-
-def test_a_report_holds_counts_and_failures() -> None:
-    tally = Tally("kills", "nothing is lost")
-    tally.add(1, "first", Outcome(True, operations=30), 0.5)
-    tally.add(2, "second", failed("a line"), 0.25)
-    _, counts, _, *failures = table([tally]).splitlines()
-    assert counts.split() == ["kills", "2", "1", "0", "1", "0", "0", "0", "31", "1", "-"]
-    assert failures == ["FAILED kills case 2: second: a line"]
-
-
-def test_a_campaign_whose_folder_is_removed_ends_and_blames_no_case(tmp_path: Path) -> None:
-    class Vanishing(Attack):
-        name = "vanishing"
-        promise = "nothing is attacked"
-        quick = 3
-
-        def cases(self, chance: random.Random) -> Iterator[Case]:
-            yield from (Case(str(number), number) for number in range(3))
-
-        def attempt(self, case: Case, place: Path) -> Outcome:
-            if case.data == 1:
-                place.rmdir()
-            return HELD if case.data == 0 else failed("a file is missing")
-
-    tallies: list[Tally] = []
-    with pytest.raises(Vanished, match="case 2 was not judged"):
-        run([Vanishing()], tmp_path, seed=1, tallies=tallies)
-    assert (tallies[0].tried, tallies[0].failed) == (1, 0)

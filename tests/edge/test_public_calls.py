@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import pytest
 
+import edge
 from edge.errors import ArgumentError, EdgeError, InputError, RangeError
 from edge.public_calls import checked_arguments
 
@@ -109,3 +111,13 @@ def test_numbers_that_no_database_holds_are_refused() -> None:
     with pytest.raises(RangeError, match="count has more than 63 bits"):
         Door().take(count=2**63)
     assert Door().take(count=2**63 - 1) == "taken"
+
+
+@pytest.mark.parametrize("name", ["Reranker", "Embedder", "Collection", "Memory", "Assistant", "Client"])
+def test_every_call_of_a_public_class_is_checked(name: str) -> None:
+    kind = getattr(edge, name)
+    for called, member in inspect.getmembers(kind, inspect.isfunction):
+        if called == "__init__" or not called.startswith("_"):
+            assert hasattr(member, "__wrapped__"), called
+    with pytest.raises(ArgumentError, match=rf"{name}\.__init__"):
+        kind(no_such_argument=1)
