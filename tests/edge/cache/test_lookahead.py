@@ -161,16 +161,6 @@ def search(shadow: DemandShadow, *keys: int, room: int = 40, absent: tuple[int, 
     return shadow.search(dict.fromkeys(keys, 10), room, absent=absent, seconds=lambda nbytes: nbytes / 10)
 
 
-def test_it_holds_what_was_used_last() -> None:
-    shadow = shadow_of(1, 2)
-    assert search(shadow, 2, 3) == {3}
-    assert search(shadow, 4) == {4}
-    assert search(shadow, 5) == {5}, "and 1 has gone"
-    assert search(shadow, 2, 3, 4, 5) == set()
-    assert search(shadow, 1) == {1}
-    assert search(shadow, 2) == {2}, "it was the oldest of the four"
-
-
 def test_a_search_larger_than_the_room_keeps_what_came_first() -> None:
     shadow = shadow_of()
     assert search(shadow, 1, 2, 3, room=20) == {1, 2, 3}

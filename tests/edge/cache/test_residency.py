@@ -50,49 +50,6 @@ def test_two_who_ask_for_a_block_at_once_share_one_read(rig: Rig) -> None:
     assert len(rig.source.reads) == 1
 
 
-def test_the_least_recently_used_goes(rig: Rig) -> None:
-    rig.load(0, 1, 2)
-    rig.next_round()
-    rig.claim(0).release()
-    rig.next_round()
-    rig.load(3)
-    assert set(rig.residency.keys()) == {0, 2, 3}
-    assert rig.count("evictions") == 1
-
-
-def test_a_locked_block_stays_and_what_finds_no_room_is_told_so(rig: Rig) -> None:
-    handles = [rig.admit(key) for key in range(3)]
-    rig.next_round()
-    assert rig.admit(3) is None
-    assert rig.count("streamed") == 1
-    handles[1].wait()
-    handles[1].release()
-    handle = rig.admit(3)
-    assert handle is not None
-    rig.check(handle, 3)
-    for key in (0, 2):
-        rig.check(handles[key], key)
-
-
-def test_a_round_does_not_push_out_what_it_uses_itself(rig: Rig) -> None:
-    """A probe larger than the cache must not evict every list before the next probe comes."""
-    rig.load(0, 1, 2)
-    assert rig.admit(3) is None
-    rig.next_round()
-    rig.claim(1).release()
-    assert rig.admit(3) is not None
-    assert rig.admit(4) is not None
-    assert rig.admit(5) is None
-    assert set(rig.residency.keys()) == {1, 3, 4}
-
-
-def test_without_eviction_only_free_memory_is_taken(rig: Rig) -> None:
-    rig.load(0, 1)
-    rig.next_round()
-    assert rig.admit(2, evict=False) is not None
-    assert rig.admit(3, evict=False) is None
-
-
 def test_it_never_grows_at_the_cost_of_another_cache(rig: Rig) -> None:
     asked: list[int] = []
     rig.budget.add_shrinker("other", asked.append, loss=0.0)
@@ -100,21 +57,6 @@ def test_it_never_grows_at_the_cost_of_another_cache(rig: Rig) -> None:
         rig.load(0)
         assert rig.admit(1) is None
     assert asked == []
-
-
-def test_other_holders_take_memory_but_not_what_is_in_use(rig: Rig) -> None:
-    rig.load(0, 1)
-    used = rig.admit(2)
-    other = rig.budget.reserve("other", CHARGE)
-    assert rig.residency.keys() == [1, 2]
-    other.resize(2 * CHARGE)
-    assert rig.residency.keys() == [2]
-    with pytest.raises(BudgetExceeded):
-        other.resize(3 * CHARGE)
-    used.wait()
-    used.release()
-    other.resize(3 * CHARGE)
-    assert len(rig.residency) == 0
 
 
 def test_a_bound_of_its_own_holds_beside_the_ledger() -> None:
@@ -441,18 +383,6 @@ def test_a_held_block_that_is_needed_before_it_came_crosses_at_once(held_rig: Ri
     held_rig.settle()
 
 
-def test_predicted_blocks_are_not_pushed_out_by_misses_but_by_the_ledger(rig: Rig) -> None:
-    rig.load(0)
-    assert rig.prefetch(1, 2) == 2 * SIZE
-    rig.settle()
-    rig.next_round()
-    rig.load(3)
-    assert set(rig.residency.keys()) == {1, 2, 3}
-    with rig.budget.reserve("other", 2 * CHARGE):
-        assert len(rig.residency) == 1
-        assert 3 not in rig.residency, "what is not predicted goes first"
-
-
 def test_the_protection_is_each_owners_own(rig: Rig) -> None:
     rig.prefetch(0, 1, owner="a")
     rig.prefetch(1, 2, owner="b")
@@ -463,25 +393,6 @@ def test_the_protection_is_each_owners_own(rig: Rig) -> None:
     assert rig.admit(3) is not None
     assert set(rig.residency.keys()) == {1, 2, 3}
     assert rig.admit(4) is None
-
-
-def test_a_prediction_is_fetched_whole_or_not_at_all(rig: Rig) -> None:
-    rig.load(0)
-    locked = rig.claim(0)
-    assert rig.prefetch(1, 2, 3) is None
-    assert rig.prefetch(0, 1, 2, limit=2 * SIZE - 1) is None
-    assert rig.residency.keys() == [0]
-    assert rig.prefetch(0, 1, 2, limit=2 * SIZE) == 2 * SIZE, "what is there costs nothing"
-    locked.release()
-
-
-def test_one_predictions_blocks_do_not_make_room_for_each_other() -> None:
-    rig = Rig(2)
-    rig.load(0)
-    rig.next_round()
-    assert rig.prefetch(0, 1, 2) is None
-    assert rig.prefetch(0, 1) == SIZE
-    rig.lane.close()
 
 
 def test_withdrawn_before_it_began_it_costs_nothing(rig: Rig) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from naive.knowledge import Rig, segment
-from naive.policies import LFU, LRU, POLICIES
 
 from edge.errors import InputError
 from edge.files import sealed
@@ -53,26 +52,6 @@ def test_a_resumed_tier_evicts_what_it_would_have_and_ages_it(priorities: list[f
     policy.resumed(priorities)
     newcomer = policy.used(usage_of(0))
     assert newcomer == min(priorities), "what comes anew is worth no less than the least, and no more than it must"
-
-
-def test_lru_ranks_by_the_order_of_use_across_runs() -> None:
-    policy = LRU()
-    first, second = policy.used(usage_of(9)), policy.used(usage_of(1))
-    assert first < second
-    later = LRU()
-    later.resumed([first, second])
-    assert later.used(usage_of(1)) > second
-
-
-def test_lfu_ranks_by_frequency_alone() -> None:
-    policy = LFU()
-    assert policy.used(usage_of(3, 9.9)) > policy.used(usage_of(2, 99.0))
-    policy.evicted(100.0)
-    assert policy.used(usage_of(3)) == 3.0
-
-
-def test_policies_are_found_by_name() -> None:
-    assert {name: type(make()) for name, make in POLICIES.items()} == {"pgdsf": PGDSF, "lru": LRU, "lfu": LFU}
 
 
 def seconds_of(cached: int, computed: int) -> float:

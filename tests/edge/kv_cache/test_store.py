@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,6 @@ from edge.trace import Trace
 SYSTEM = segment("system", 5)
 A, B, C = (segment(name, 8) for name in "abc")
 STATE = bytes(range(256)) * 3
-
-WRITER = """
-import pathlib, random, runpy, sys
-folder, conftest = sys.argv[1:]
-runpy.run_path(conftest)
-from naive.knowledge import Rig, segment
-system, pool = segment("system", 5), [segment(f"d{i}", 8 + 4 * i) for i in range(6)]
-rig = Rig(host=700, disk=6000, folder=pathlib.Path(folder))
-print("ready", flush=True)
-while True:
-    rig.ask([system, *random.sample(pool, 2)])
-"""
 
 
 def node_of(*path: tuple[str, bytes]) -> Node:
@@ -296,31 +283,6 @@ def test_a_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
     store.directory.rmdir()
     with pytest.raises(StorageError, match="cannot be read"):
         list(store.scan())
-
-
-def test_killed_while_storing_it_goes_on_with_what_is_whole(tmp_path: Path) -> None:
-    conftest = str(Path(__file__).parents[2] / "conftest.py")
-    generator = random.Random(3)
-    pool = [segment(f"d{i}", 8 + 4 * i) for i in range(6)]
-    hits = 0.0
-    for _ in range(3):
-        command = [sys.executable, "-c", WRITER, str(tmp_path), conftest]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        time.sleep(generator.uniform(0.01, 0.25))
-        child.kill()
-        child.wait()
-        child.stdout.close()
-        rig = Rig(host=700, disk=6000, folder=tmp_path)
-        rig.check()
-        assert rig.count("corrupt") == 0, "nothing unfinished ever has a name that counts"
-        for chosen in (generator.sample(pool, 2) for _ in range(6)):
-            rig.ask([SYSTEM, *chosen])
-            rig.check()
-        hits += rig.count("disk_hits")
-        rig.tree.close()
-    assert hits > 0
 
 
 def test_the_name_is_flushed_after_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

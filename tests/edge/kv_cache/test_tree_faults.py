@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from naive.knowledge import Rig, Twin, segment
-from naive.kv import CELL, GridCosts, uncached
+from naive.kv import CELL, GridCosts
 from naive.policies import POLICIES
 
 from edge.errors import BudgetExceeded, InputError, ModelError
@@ -40,19 +40,6 @@ def test_a_refused_or_damaged_state_is_computed_again(tmp_path: Path) -> None:
     assert rig.ask([SYSTEM, A, B]) == ["context", "nowhere", "host"], "what stands below it is still good"
     assert rig.count("corrupt") == 1
     rig.check()
-
-
-def test_a_failure_before_the_first_token_is_tried_once_more() -> None:
-    rig = Rig()
-    rig.backend.failures = [1]
-    assert rig.ask([SYSTEM, A]) == ["nowhere", "nowhere"]
-    assert rig.count("retries") == 1
-    rig.backend.failures = [0, 1]
-    with pytest.raises(ModelError):
-        rig.ask([SYSTEM, B])
-    rig.backend.failures = []
-    rig.check()
-    assert rig.ask([SYSTEM, A])[1] == "host", "the context is free again"
 
 
 def test_what_somebody_else_put_in_context_is_noticed() -> None:
@@ -129,10 +116,6 @@ def test_a_full_disk_costs_states_and_no_answer(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     rig.ask([SYSTEM, A, B])
     assert rig.count("saved") == 2
-
-
-def test_the_answer_of_a_plain_context_is_the_oracle() -> None:
-    assert uncached([1, 2, 3]) != uncached([1, 3, 2])
 
 
 def test_requests_pressure_and_questions_from_many_threads(tmp_path: Path) -> None:

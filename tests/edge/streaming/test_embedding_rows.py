@@ -70,20 +70,6 @@ def test_one_row_at_a_time_is_a_plain_lru(stream: list[int], capacity: int) -> N
     assert counters.get("rows.bytes", 0) == misses * 8
 
 
-def test_a_request_reads_its_missing_rows_once_and_together() -> None:
-    cache, source, _ = cache_of(10)
-    cache.gather(np.array([4, 4, 2, 9, 2]))
-    cache.gather(np.array([9, 3, 4, 17]))
-    assert source.reads == [[2, 4, 9], [3, 17]]
-
-
-def test_rows_of_the_present_request_are_not_evicted_by_it() -> None:
-    cache, source, _ = cache_of(3)
-    for ids in ([0, 1, 2], [2, 1, 3], [1, 2, 3]):
-        np.testing.assert_array_equal(cache.gather(np.array(ids)), TABLE[ids])
-    assert source.reads == [[0, 1, 2], [3]]
-
-
 def test_prefetch_makes_rows_resident_up_to_the_capacity() -> None:
     cache, source, _ = cache_of(3)
     cache.prefetch(np.array([1, 5, 6, 7]))

@@ -180,13 +180,6 @@ def test_every_layer_is_read_at_most_once_per_request(buffers: int, chunk_tokens
     rig.close()
 
 
-def test_pruning_saves_the_work_of_those_who_left() -> None:
-    rig = Rig([4] * 6, LAYERS, 4, None)
-    rig.run(Watcher({1: {0, 1, 2}, 2: {1}}))
-    assert rig.kernel.runs == 6 + 3 + (LAYERS - 2)
-    rig.close()
-
-
 def test_nobody_to_forward_is_no_error() -> None:
     rig = Rig([], 2, 4, None)
     watcher = Watcher({})

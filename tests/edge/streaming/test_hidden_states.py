@@ -315,23 +315,6 @@ def test_a_write_that_failed_behind_the_back_surfaces_and_never_as_old_states(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(not hasattr(os, "pwrite"), reason="writes go another way here")
-def test_a_failed_write_within_a_pass_stops_the_pass(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    chunks = fill(rig.states, 1.0)
-    assert len(chunks) > 4
-    done: list[TokenChunk] = []
-
-    def work() -> None:
-        for chunk, states in rig.states.stream(chunks):
-            monkeypatch.setattr(os, "pwrite", full)
-            rig.states.store(chunk, states + 1)
-            done.append(chunk)
-
-    with pytest.raises(StorageError):
-        work()
-    assert 0 < len(done) < len(chunks)
-
-
 def test_a_failed_read_is_a_storage_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     chunks = fill(rig.states, 1.0)
 

@@ -170,15 +170,6 @@ def test_nothing_is_asked_before_the_first_layer() -> None:
     assert pruning.decide(1, np.arange(3), array([0.9, 0.1, 0.1])).finished
 
 
-def test_it_stops_at_once_when_the_boundary_fills_the_slots() -> None:
-    pruning = ProgressivePruning(4, threshold=0.0, candidates=7)
-    decision = pruning.decide(1, np.array([6, 5, 4, 3, 2, 1, 0]), array([0.1, 0.99, 0.5, 0.1, 0.98, 0.1, 0.51]))
-    assert decision.clusters.tolist() == [2, 0, 1, 2, 0, 2, 1]
-    assert decision.selected.tolist() == [5, 2, 0, 4]
-    assert decision.dropped.tolist() == [6, 3, 1]
-    assert decision.finished
-
-
 @pytest.mark.parametrize("k", [0, -3])
 def test_no_winners_wanted_is_an_input_error_with_the_number(k: int) -> None:
     with pytest.raises(InputError, match=str(k)):
@@ -260,17 +251,6 @@ def test_layers_that_say_nothing_are_not_looked_at() -> None:
     assert not everybody.wants(0)
     assert not everybody.wants(1)
     assert everybody.mode == "ranked"
-
-
-@pytest.mark.parametrize("mode", ["ranked", "top-k"])
-def test_before_the_first_layer_candidates_are_dropped_and_none_is_selected(mode: Mode) -> None:
-    pruning = BoundedPruning(2, mode=mode, errors=[0.5, 0.2, 0.0], margin=1.0, candidates=5)
-    odds = np.array([9.0, 5.0, 4.5, -3.0, -4.0])
-    first = pruning.decide(0, np.arange(5), probabilities(odds))
-    assert first.selected.tolist() == []
-    assert first.dropped.tolist() == [3, 4]
-    assert first.deferred.tolist() == [0, 1, 2]
-    assert not first.finished
 
 
 def test_an_infinite_margin_never_prunes() -> None:

@@ -116,14 +116,6 @@ def test_a_pass_that_ends_early_wastes_no_more_than_what_was_under_way(rigs: lis
     assert rig.reads() == [2, 3, 4, 5, 6, 7]
 
 
-def test_a_window_is_never_wider_than_told_nor_than_its_blocks(rigs: list[WindowRig]) -> None:
-    narrow, wide = WindowRig(6, 20, widest=3), WindowRig(6, 20)
-    rigs += [narrow, wide]
-    assert (narrow.window.buffers, narrow.window.pinned) == (3, 1)
-    assert (wide.window.buffers, wide.budget.used) == (6, 6 * SIZE)
-    narrow.run()
-
-
 def test_widening_takes_only_what_is_free_and_keeps_what_is_there(rigs: list[WindowRig]) -> None:
     rigs.append(rig := WindowRig(6, 6))
     other = rig.budget.reserve("other", 3 * SIZE)
@@ -231,25 +223,6 @@ def test_buffers_begin_at_a_cache_line(rigs: list[WindowRig]) -> None:
             assert np.frombuffer(view, np.uint8).ctypes.data % 64 == 0
 
 
-def test_close_waits_for_the_read_under_way_and_leaves_no_shrinker(rigs: list[WindowRig]) -> None:
-    rig = WindowRig(4, 2)
-    rig.settle()
-    rig.source.gate.clear()
-    rig.source.entered.clear()
-    with rig.window.block(0):
-        pass
-    assert rig.source.entered.wait(PATIENCE_S)
-    closer = threading.Thread(target=rig.window.close)
-    closer.start()
-    closer.join(0.05)
-    waited = closer.is_alive()
-    rig.source.gate.set()
-    closer.join(PATIENCE_S)
-    rig.lane.close()
-    assert waited, "the lane still writes into the buffer"
-    assert rig.budget._caches == []
-
-
 def test_the_prefix_of_the_next_pass_can_wait(rigs: list[WindowRig], monkeypatch: pytest.MonkeyPatch) -> None:
     rigs.append(rig := WindowRig(5, 3))
     rig.window.finish()
@@ -342,22 +315,6 @@ def test_a_starting_window_takes_from_dearer_caches_not_from_itself(rigs: list[W
     assert (rig.window.buffers, cache.nbytes) == (2, 2 * SIZE)
     rig.check()
     rig.run()
-
-
-def test_widening_in_the_middle_of_a_pass(rigs: list[WindowRig]) -> None:
-    rigs.append(rig := WindowRig(6, 6))
-    other = rig.budget.reserve("other", 4 * SIZE)
-    for index, expected in enumerate(rig.source.blocks.values()):
-        with rig.window.block(index) as view:
-            if index == 3:
-                other.release()
-                rig.window.widen()
-                assert rig.window.fully_resident
-            assert bytes(view) == expected
-        rig.check()
-    for _ in range(2):
-        rig.run()
-    assert len(rig.reads()) <= 6 + 6
 
 
 @settings(max_examples=60)
@@ -474,35 +431,3 @@ def test_a_window_that_is_changing_neither_blocks_nor_refuses_another_reservatio
     assert not changer.is_alive()
     assert outcome, "refused although the window could have given way"
     rig.close()
-
-
-def test_one_thread_works_while_others_press_and_let_go(rigs: list[WindowRig]) -> None:
-    rigs.append(rig := WindowRig(6, 6))
-    done = threading.Event()
-
-    def press() -> None:
-        while not done.is_set():
-            with suppress(BudgetExceeded):
-                rig.budget.reserve("other", SIZE).release()
-
-    threads = [threading.Thread(target=press, daemon=True) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    finished = []
-
-    def work() -> None:
-        for _ in range(60):
-            for index, expected in enumerate(rig.source.blocks.values()):
-                with rig.window.block(index) as view:
-                    assert bytes(view) == expected
-            rig.window.widen()
-        finished.append(True)
-
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    worker.join(60)
-    done.set()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert finished
-    assert rig.budget.used == rig.window.buffers * SIZE
