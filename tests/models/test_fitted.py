@@ -222,39 +222,6 @@ def test_another_models_calibration_is_none(tmp_path: Path) -> None:
     assert Calibration.load(tmp_path / "nowhere", "f") is None
 
 
-def ranks(scores: np.ndarray) -> np.ndarray:
-    return np.argsort(np.argsort(-scores, kind="stable"), kind="stable")
-
-
-@pytest.mark.parametrize("weight", [0.1, 0.5, 0.9])
-def test_raising_one_logit_never_lowers_its_place(weight: float) -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(200):
-        logits = rng.normal(size=12) * rng.uniform(0.1, 5)
-        which = rng.integers(12)
-        retrieved = rng.normal(size=12)
-        before = ranks(blended(logits, retrieved, weight))[which]
-        logits[which] += rng.uniform(0, 4)
-        assert ranks(blended(logits, retrieved, weight))[which] <= before
-
-
-def test_weight_zero_is_the_retrieval_order_and_one_the_rerankers() -> None:
-    logits = np.random.default_rng(2).normal(size=9)
-    assert ranks(blended(logits, retrieval_scores(9), 0.0)).tolist() == list(range(9))
-    assert ranks(blended(logits, retrieval_scores(9), 1.0)).tolist() == ranks(logits).tolist()
-
-
-def test_equal_logits_keep_the_retrieval_order() -> None:
-    assert ranks(blended(np.full(7, 2.5), retrieval_scores(7), 0.9)).tolist() == list(range(7))
-
-
-def test_shift_and_scale_do_not_matter() -> None:
-    logits, retrieved = np.random.default_rng(3).normal(size=(2, 20))
-    assert np.allclose(blended(logits, retrieved, 0.4), blended(7 * logits - 3, 0.01 * retrieved + 5, 0.4))
-    for scale in (1e-30, 1e307):
-        assert np.allclose(blended(logits, retrieved, 0.4), blended(logits, scale * retrieved, 0.4))
-
-
 def test_what_retrieval_says_is_its_scores_else_its_order_else_nothing() -> None:
     assert retrieved_scores(3, False) is None
     assert retrieved_scores(3, True).tolist() == retrieval_scores(3).tolist()  # type: ignore[union-attr]

@@ -14,7 +14,6 @@ import pytest
 from making.synth import synth
 from safetensors.numpy import load_file, save_file
 
-from edge.apps.cli import main
 from edge.blocks import BlockId
 from edge.config import Config
 from edge.errors import ModelError
@@ -68,17 +67,6 @@ def test_no_value_of_a_description_breaks_the_program(tmp_path: Path, part: str,
             assert field.endswith("theta") or value is None or type(value) is type(before) or type(before) is float, (
                 field
             )
-
-
-def test_a_hundred_thousand_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    synth("tiny-bert", tmp_path / "pack").close()
-    resealed(tmp_path / "pack", lambda content: content["spec"].update(layers=10**5))
-    with pytest.raises(SystemExit) as stopped:
-        main(["models", "show", str(tmp_path / "pack")])
-    assert stopped.value.code == 2
-    printed = capsys.readouterr()
-    assert "layers is '100000'" in printed.err
-    assert "Traceback" not in printed.err
 
 
 @pytest.mark.parametrize(

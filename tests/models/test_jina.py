@@ -123,19 +123,6 @@ def test_scores_streamed_and_resident(tmp_path: Path) -> None:
     assert np.std(expected) > 1e-3
 
 
-def test_the_loss_of_int8_and_pruning(tmp_path: Path) -> None:
-    vectors = {}
-    for precision in ("fp32", "int8"):
-        making.synth("tiny-jina-embedder", tmp_path / precision, precision).close()
-        with Embedder(tmp_path / precision, config=Config(memory=10**11)) as embedder:
-            vectors[precision] = embedder.embed(TEXTS)
-    assert (vectors["fp32"] * vectors["int8"]).sum(1).min() > 0.995
-    making.synth("tiny-jina", tmp_path / "reranker", "int8").close()
-    with Reranker(tmp_path / "reranker", config=Config(memory=10**11)) as reranker:
-        ranking = reranker.explain(QUERY, TEXTS, 2, mode="top-k", threshold=0.0, every_layer=True)
-    assert ranking.stats.evaluations < ranking.stats.evaluations_full
-
-
 @pytest.mark.parametrize("heads", [1, 2, 4, 6, 8, 12, 16, 20])
 def test_slopes(heads: int) -> None:
     assert np.allclose(slopes(heads), published_slopes(heads), rtol=1e-6, atol=0)

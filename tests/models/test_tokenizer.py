@@ -192,22 +192,6 @@ def test_long_documents_are_cut_before_they_are_tokenized(name: str) -> None:
     assert len(Clip("x" * 10**6, 100, inseparable=()).text) < 1000
 
 
-@pytest.mark.parametrize("name", [*RERANKERS, *EMBEDDERS])
-@given(
-    pieces=st.lists(
-        st.sampled_from(["ab", "9", " ", "\n", "\r", "  ", ".", ":", "'", "é", "\u0301", "東", "\u3000"]), min_size=60
-    ),
-    most=st.integers(1, 40),
-)
-@settings(max_examples=100)
-def test_no_clip_changes_an_id(name: str, pieces: list[str], most: int) -> None:
-    text = "".join(pieces)
-    expected = reference(name).encode(text, add_special_tokens=False).ids[:most]
-    # With so short a first clip, its end stands among the tokens that are kept.
-    with mock.patch.object(clipping, "_CHARS_PER_TOKEN", 1):
-        assert next(load(name)._many([text], most)).tolist() == expected
-
-
 def test_no_clip_parts_a_run_of_spaces(tmp_path: Path) -> None:
     content = json.loads((GOLDEN / "qwen3-reranker" / "tokenizer.json").read_text(encoding="utf-8"))
     content["model"]["vocab"]["ĠĠ"] = 1000

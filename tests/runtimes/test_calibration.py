@@ -16,7 +16,7 @@ import pytest
 from edge.config import Config
 from edge.errors import CorruptBlock, InputError
 from edge.models.blending import WEIGHT, Retrieved, prior_logits, retrieval_scores, standard
-from edge.models.calibration import FILE, Calibration, Forecast, Lens, Measured
+from edge.models.calibration import FILE, Calibration, Forecast, Lens
 from edge.models.pack import pack
 from edge.models.spec import ModelSpec
 from edge.models.training.measures import blended
@@ -316,13 +316,6 @@ def test_scores_of_a_long_query_are_told_apart(
     assert len({r.score for r in found}) == 24
 
 
-def test_what_is_saved_is_found_again(calibration: Calibration, tmp_path: Path) -> None:
-    calibration.save(tmp_path)
-    again = Calibration.load(tmp_path, calibration.fingerprint)
-    assert again == calibration
-    assert Calibration.load(tmp_path, "another model") is None
-
-
 def test_a_damaged_calibration_hinders_only_those_who_prune(
     calibration: Calibration, reranker: Reranker, tmp_path: Path
 ) -> None:
@@ -398,23 +391,3 @@ class Means:
 
     def decide(self, layer: int, active: np.ndarray) -> np.ndarray:
         return active if layer == 0 else active[:0]
-
-
-WIDER = ((0.25, 1.25), (0.5, 1.0))
-
-
-def calibrated() -> Calibration:
-    lens = Lens(np.ones((2, 3), np.float32), np.zeros(2, np.float32))
-    points = (Measured(5, 20, "ranked", True, 1.0, 1.0, 1.0, 0.8),)
-    alone = Forecast((0.0, 0.5, 1.0), (0.0,) * 3, (0.1, 0.2, 0.0), (math.inf, math.inf, 0.0), {"ranked": ((0.5, 1.5),)})
-    blended = Forecast((0.0, 0.5, 1.0), (0.3, 0.1, 0.0), (0.1, 0.2, 0.0), (0.9, 0.8, 0.0), {"ranked": WIDER})
-    return Calibration("f", 0.99, 10, 20, (1,), alone, blended, 2.0, points, lens)
-
-
-def test_a_layer_that_says_nothing_stays_so(tmp_path: Path) -> None:
-    calibrated().save(tmp_path)
-    found = Calibration.load(tmp_path, "f")
-    assert found == calibrated()
-    assert found is not None
-    assert found.alone.errors == (math.inf, math.inf, 0.0)
-    assert found.blended.margins == {"ranked": WIDER}

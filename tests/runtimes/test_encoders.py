@@ -16,13 +16,9 @@ from edge.config import Config
 from edge.errors import CapabilityError
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
-from edge.models.spec import HeadSpec
 from edge.runtimes.base import runtime_for
-from edge.runtimes.embedder import Embedder
-from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Reranker
 
-CONFIG = Config(memory=10**11)
 QUERY = "word7 word3 word11"
 TEXTS = [" ".join(f"word{(i * j) % 29}" for j in range(1, 4 + 9 * i)) for i in range(8)]
 torch = pytest.importorskip("torch")
@@ -58,57 +54,12 @@ def test_scores_equal_those_of_padded_batches(tmp_path: Path, runtime: str, pool
     assert np.std(expected) > 1e-3
 
 
-@torch.inference_mode()
-@pytest.mark.parametrize("pooling", ["mean", "first-token"])
-def test_vectors_equal_those_of_padded_batches(tmp_path: Path, pooling: Any) -> None:
-    folder = checkpoint(tmp_path, "tiny-modernbert-embedder")
-    model = transformers.AutoModel.from_pretrained(folder).eval()
-    batch = encoded(folder, TEXTS)
-    states, mask = model(**batch).last_hidden_state, batch["attention_mask"][:, :, None]
-    pooled = (states * mask).sum(1) / mask.sum(1) if pooling == "mean" else states[:, 0]
-    expected = torch.nn.functional.normalize(pooled, dim=1).numpy()
-    pack(folder, tmp_path / "pack", "fp32", head=HeadSpec(pooling, normalize=True)).close()
-    with Embedder(tmp_path / "pack", config=CONFIG) as embedder:
-        assert np.abs(embedder.embed(TEXTS) - expected).max() < 1e-5
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("shape", ["tiny-modernbert", "tiny-mpnet", "tiny-gte"])
-def test_streamed_equals_resident(tmp_path: Path, shape: str, precision: Any) -> None:
-    making.synth(shape, tmp_path / "pack", precision).close()
-    with Reranker(tmp_path / "pack", config=CONFIG) as reranker:
-        resident = [(r.index, r.score) for r in reranker.rank(QUERY, TEXTS)]
-    config = Config(memory=10**11, scratch_dir=str(tmp_path / "scratch"))
-    tuning = Tuning(chunk_tokens=1, buffers=2, offload=True, row_share=0.0)
-    with Reranker(tmp_path / "pack", config=config, tuning=tuning) as reranker:
-        streamed = [(r.index, r.score) for r in reranker.rank(QUERY, TEXTS)]
-    assert [index for index, _ in streamed] == [index for index, _ in resident]
-    assert np.abs(np.array(streamed)[:, 1] - np.array(resident)[:, 1]).max() < 1e-6
-
-
-def test_the_loss_of_int8(tmp_path: Path) -> None:
-    vectors = {}
-    for precision in ("fp32", "int8"):
-        making.synth("tiny-modernbert-embedder", tmp_path / precision, precision).close()
-        with Embedder(tmp_path / precision, config=CONFIG) as embedder:
-            vectors[precision] = embedder.embed(TEXTS)
-    assert (vectors["fp32"] * vectors["int8"]).sum(1).min() > 0.995
-
-
 def test_layers_are_local_by_their_own_tensor(tmp_path: Path) -> None:
     with making.synth("tiny-modernbert", tmp_path / "pack", "int8") as model:
         kinds = [model.spec.layer.kind(model.load(block)) for block in model.layer_blocks]
         assert kinds == [(False, False), (True, True), (True, True), (False, True)]
     with PackedModel.open(tmp_path / "pack") as model:
         assert model.spec.local_layers == (1, 2)
-
-
-def test_pruning_examines_every_layer(tmp_path: Path) -> None:
-    making.synth("tiny-modernbert", tmp_path / "pack", "int8").close()
-    with Reranker(tmp_path / "pack", config=CONFIG) as reranker:
-        ranking = reranker.explain(QUERY, TEXTS, 2, mode="top-k", threshold=0.0, every_layer=True)
-    assert len(ranking.results) == 2
-    assert ranking.stats.evaluations < ranking.stats.evaluations_full
 
 
 def test_other_runtimes_refuse_it_by_name(tmp_path: Path, layers: Any) -> None:

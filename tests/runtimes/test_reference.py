@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from naive.kernels import KernelContract
 from naive.numpy_runtime import NumpyLayerKernel, NumpyRuntime, gelu, quantize
-from numpy.typing import NDArray
 
 from edge.errors import CapabilityError
 from edge.runtimes.base import LayerKernel, distance_bias, load_runtime, rotation
@@ -56,91 +55,6 @@ def test_int8_is_close_to_fp32(layers: Any) -> None:
         expected = layers.run(NumpyRuntime().layer_kernel(base, threads=1), hidden, LENGTHS, plain)
         apart = layers.differences(result, expected, LENGTHS)
         assert 1e-4 < apart.mean() < 0.02
-
-
-def packed(layer: Any, names: dict[str, list[str]]) -> dict[str, NDArray[np.float32]]:
-    """Weights of a Hugging Face layer under our names: the matrices that a name lists are put side by side."""
-    state = {name: value.detach().numpy() for name, value in layer.state_dict().items()}
-    return {
-        ours: np.ascontiguousarray(np.concatenate([state[name] for name in theirs]).T) for ours, theirs in names.items()
-    }
-
-
-def randomized(layer: Any) -> Any:
-    """Norms and biases of a fresh Hugging Face layer are 1 and 0, which would hide mistakes."""
-    import torch
-
-    generator = torch.Generator().manual_seed(3)
-    for parameter in layer.parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        parameter.data = parameter.data + 0.2 * noise
-    return layer.eval()
-
-
-def output(result: Any) -> NDArray[np.float32]:
-    """transformers < 5 returns a tuple."""
-    tensor = result[0] if isinstance(result, tuple) else result
-    array: NDArray[np.float32] = tensor.detach().numpy()
-    return array
-
-
-@pytest.mark.parametrize("family", ["bert", "xlm_roberta"])
-def test_equals_hugging_face_encoder(layers: Any, family: str) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    settings = {"hidden_size": 48, "num_attention_heads": 4, "intermediate_size": 80, "attn_implementation": "eager"}
-    spec = layers.BERT
-    if family == "bert":
-        from transformers.models.bert.modeling_bert import BertLayer
-
-        config = transformers.BertConfig(layer_norm_eps=1e-12, **settings)
-        layer = randomized(BertLayer(config))
-    else:
-        from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaLayer
-
-        config = transformers.XLMRobertaConfig(layer_norm_eps=1e-5, **settings)
-        layer = randomized(XLMRobertaLayer(config))
-        spec = replace(spec, norm_eps=1e-5)
-    theirs = {
-        "qkv": [f"attention.self.{name}" for name in ("query", "key", "value")],
-        "out": ["attention.output.dense"],
-        "norm1": ["attention.output.LayerNorm"],
-        "up": ["intermediate.dense"],
-        "down": ["output.dense"],
-        "norm2": ["output.LayerNorm"],
-    }
-    parts = ("weight", "bias")
-    weights = packed(layer, {f"{k}.{p}": [f"{name}.{p}" for name in v] for k, v in theirs.items() for p in parts})
-    hidden = layers.random_hidden(3, 19)
-    padding = torch.from_numpy(np.where(np.arange(19) < LENGTHS[:, None], 0, -np.inf).astype(np.float32))
-    expected = output(layer(torch.from_numpy(hidden), padding[:, None, None, :]))
-    result = layers.run(NumpyRuntime().layer_kernel(spec, threads=1), hidden, LENGTHS, weights)
-    assert layers.same(result, expected, LENGTHS, layers.BERT)
-
-
-def test_equals_hugging_face_decoder(layers: Any) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
-
-    config = transformers.Qwen3Config(
-        hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=72,
-        rope_theta=1e6, rms_norm_eps=1e-6, attn_implementation="eager",
-    )  # fmt: skip
-    layer = randomized(Qwen3DecoderLayer(config, 0))
-    names = {
-        "qkv": [f"self_attn.{name}_proj" for name in "qkv"], "out": ["self_attn.o_proj"],
-        "up": ["mlp.gate_proj", "mlp.up_proj"], "down": ["mlp.down_proj"], "norm1": ["input_layernorm"],
-        "norm2": ["post_attention_layernorm"], "q_norm": ["self_attn.q_norm"], "k_norm": ["self_attn.k_norm"],
-    }  # fmt: skip
-    weights = packed(layer, {f"{k}.weight": [f"{name}.weight" for name in v] for k, v in names.items()})
-    hidden = layers.random_hidden(3, 19)
-    x = torch.from_numpy(hidden)
-    angles = Qwen3RotaryEmbedding(config)(x, torch.arange(19)[None])
-    mask = torch.from_numpy(np.triu(np.full((19, 19), -np.inf, np.float32), 1))[None, None]
-    expected = output(layer(x, attention_mask=mask, position_embeddings=angles))
-    result = layers.run(NumpyRuntime().layer_kernel(layers.QWEN3, threads=1), hidden, LENGTHS, weights)
-    assert layers.same(result, expected, LENGTHS, layers.BERT)
 
 
 def test_rotation_of_far_positions_equals_hugging_face() -> None:

@@ -248,24 +248,6 @@ def test_not_a_number_in_the_weights(packs: Callable[..., Path], tmp_path: Path)
         reranker.rank(QUERY, DOCS)
 
 
-def test_the_smallest_limit_is_named_and_works(packs: Callable[..., Path], tmp_path: Path) -> None:
-    path = packs("tiny-bert")
-    config = Config(memory=1, scratch_dir=str(tmp_path))
-    with pytest.raises(BudgetExceeded) as caught:
-        Reranker(path, config=config)
-    assert caught.value.needed > 1
-    config = Config(memory=caught.value.needed, scratch_dir=str(tmp_path))
-    with Reranker(path, config=config) as reranker:
-        assert len(reranker.rank(QUERY, DOCS, 3)) == 3
-
-
-def test_close_gives_every_byte_back(packs: Callable[..., Path], open_reranker: Callable[..., Reranker]) -> None:
-    reranker = open_reranker(packs("tiny-xlm-roberta", "int8"))
-    reranker.rank(QUERY, DOCS)
-    reranker.close()
-    assert set(reranker.budget.holders()) <= {"process", "libraries"}
-
-
 def test_caches_give_way_to_a_model_that_opens_and_to_one_that_runs(packs: Callable[..., Path], tmp_path: Path) -> None:
     path = packs("tiny-bert")
     config = Config(memory=1, scratch_dir=str(tmp_path))

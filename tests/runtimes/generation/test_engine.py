@@ -335,30 +335,15 @@ def test_a_long_prompt_is_not_held_up_for_ever(bench: Callable[..., Bench], monk
     made.finish()
 
 
-def test_urgent_requests_go_first_and_then_cached_ones(bench: Callable[..., Bench]) -> None:
-    made = bench(1)
-    made.ask([POOL[1]], longest=1)
-    made.finish()
-    order: dict[str, Request] = {
-        "batch": made.ask([POOL[1]], longest=1, urgency=Urgency(BATCH)),
-        "new": made.ask([POOL[3]], longest=1, question=8),
-        "cached": made.ask([POOL[1]], longest=1, question=8),
-        "person": made.ask([POOL[4]], longest=1, urgency=Urgency(PERSON)),
-    }
-    made.finish()
-    assert sorted(order, key=lambda name: order[name].first or order[name].ended) == [
-        "person",
-        "cached",
-        "new",
-        "batch",
-    ]
-
-
-def test_of_equally_urgent_requests_the_one_with_the_nearer_deadline_goes_first(bench: Callable[..., Bench]) -> None:
+def test_urgent_requests_go_first_then_the_nearer_deadline_then_cached_ones(
+    bench: Callable[..., Bench],
+) -> None:
     made = bench(1)
     made.ask([POOL[1]], longest=1)
     made.finish()
     order = {
+        "batch": made.ask([POOL[1]], longest=1, urgency=Urgency(BATCH)),
+        "new": made.ask([POOL[0]], longest=1, question=8),
         "whenever": made.ask([POOL[1]], longest=1, question=8),
         "late": made.ask([POOL[3]], longest=1, urgency=Urgency(seconds=290.0)),
         "later, and cached": made.ask([POOL[1]], longest=1, urgency=Urgency(seconds=300.0), question=8),
@@ -366,13 +351,8 @@ def test_of_equally_urgent_requests_the_one_with_the_nearer_deadline_goes_first(
         "person": made.ask([POOL[2]], longest=1, urgency=Urgency(PERSON, seconds=300.0)),
     }
     made.finish()
-    assert sorted(order, key=lambda name: order[name].ended) == [
-        "person",
-        "soon",
-        "later, and cached",
-        "late",
-        "whenever",
-    ]
+    expected = ["person", "soon", "later, and cached", "late", "whenever", "new", "batch"]
+    assert sorted(order, key=lambda name: order[name].ended) == expected
 
 
 @pytest.mark.parametrize("room", [True, False])

@@ -22,7 +22,7 @@ from edge.errors import CapabilityError, InputError, ModelError
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation import engine, llama_memory
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
-from edge.runtimes.generation.llama_context import TILE, LlamaContext, LlamaSampler, log_probability
+from edge.runtimes.generation.llama_context import TILE, LlamaContext, LlamaSampler
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
 from edge.runtimes.generation.prompt import PromptBuilder
 from edge.trace import Trace
@@ -156,13 +156,6 @@ def test_sampled_tokens_lie_within_their_limits(
         assert piece.logprob == pytest.approx(math.log(probabilities[list(order).index(piece.token)]), abs=1e-4)
         chosen.append(piece.token != order[0])
     assert any(chosen)
-
-
-def test_log_probabilities_sum_to_one() -> None:
-    logits = np.array([1000.0, 999.0, -1000.0], np.float32)
-    assert sum(math.exp(log_probability(logits, token, np.empty_like(logits))) for token in range(3)) == pytest.approx(
-        1
-    )
 
 
 def test_stop_string_ends_the_answer_inside_a_token(open_llama: Open) -> None:

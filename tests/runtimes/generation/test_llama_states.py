@@ -93,22 +93,6 @@ def test_restored_equals_computed(open_llama: Open, gguf: Callable[..., Path], k
     assert np.array_equal(logits_after(states), expected)
 
 
-def test_the_whole_context_can_be_filled_and_restored(open_llama: Open) -> None:
-    states = states_of(open_llama(context=512))
-    assert states.capacity == 512
-    states.prefill([300 + place % 50 for place in range(511)])
-    states.context.append([299], logits=True)
-    expected = states.context.logits().copy()
-    cut = [states.extract(0, 200), states.extract(200, 511)]
-    with pytest.raises(InputError, match="1 tokens after 512 do not fit the context of 512"):
-        states.prefill([300])
-    states.truncate(0)
-    states.restore(cut[0], 0, 200)
-    states.restore(cut[1], 200, 511)
-    states.context.append([299], logits=True)
-    assert np.array_equal(states.context.logits(), expected)
-
-
 @pytest.fixture
 def tiny_states(open_llama: Open) -> LlamaStates:
     return states_of(open_llama())
@@ -517,14 +501,6 @@ def test_less_memory_means_mapped_weights_then_a_smaller_context(open_llama: Ope
     with pytest.raises(BudgetExceeded, match="weights") as refused:
         within(12_000_000, weights="read")
     assert refused.value.asked > refused.value.free
-
-
-def test_answers_do_not_depend_on_the_memory(open_llama: Open) -> None:
-    """Not on the weights' place; the batch decides the order of sums, so it is held equal here."""
-    generator = open_llama(budget=MemoryBudget(1 << 33), context=1024)
-    other = open_llama(budget=MemoryBudget(1 << 33), context=1024, weights="map")
-    assert generator.memory.shape == other.memory.shape
-    assert answer(generator) == answer(other)
 
 
 GROWTH = """

@@ -121,11 +121,6 @@ def test_in_place_is_equal_to_the_last_bit(
             np.testing.assert_array_equal(changed, expected)
 
 
-def test_chunk_composition(contract: Any, levels: range, encoder: LayerSpec) -> None:
-    for level in levels:
-        contract(Leveled(level)).ignores_neighbours(encoder)
-
-
 def test_results_are_equal_to_the_last_bit(
     layers: Any, levels: range, encoder: LayerSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,16 +155,6 @@ def test_every_token_is_in_one_block(layers: Any, levels: range, encoder: LayerS
             for tokens in (1, 31, 32, 33, 64, 65, 127, 129, 255, 257, 289, 511, 513, 545, 1025, 1400):
                 found = kernel.run(states[:tokens], lengths[:tokens], bound)
                 assert (found == expected[:tokens]).all(), (threads, tokens)
-
-
-def test_a_bound_layer_serves_chunks_of_any_size(layers: Any, levels: range, encoder: LayerSpec) -> None:
-    weights, random = layers.random_weights(encoder), np.random.default_rng(0)
-    for level in levels:
-        kernel = NativeLayerKernel(encoder, "float32", 2, level=level)
-        bound = kernel.bind(weights)
-        for tokens in (3, 200, 17, 90):
-            states, lengths = random.standard_normal((tokens, encoder.hidden), np.float32), np.array([tokens], np.int32)
-            assert (kernel.run(states, lengths, bound) == kernel.run(states, lengths, weights)).all()
 
 
 def test_buffers_are_free_after_run(contract: Any, levels: range, encoder: LayerSpec) -> None:
@@ -340,6 +325,7 @@ table = {
     "embed: token": lambda: embed(ids=ids + 32),
     "embed: negative token": lambda: embed(ids=ids - 1),
     "embed: types": lambda: embed(types=np.zeros(2, np.uint8)),
+    "embed: type": lambda: embed(types=np.full(4, 2)),
     "embed: negative type": lambda: embed(types=np.full(4, -1)),
     "embed: lengths": lambda: embed(lengths=lengths(2, 400_000)),
     "embed: long": lambda: embed(
@@ -455,18 +441,6 @@ def test_a_model_s_input_is_the_same_without_compiled_code(
                 Feed(embedding, batch, dtype).chunk(chunk, into)
                 results.append(into)
             assert (results[0] == results[1]).all()
-
-
-def test_what_is_outside_a_table_is_refused(types: Sequence[str]) -> None:
-    ones = np.ones((2, 8), np.float32)
-    tables = EmbeddingTables(ones[0], ones, ones, ones[0], ones[0], 1e-6)
-    rows, ids, kinds = np.ones((3, 8), np.int8), np.zeros(3, np.int32), np.array([0, 1, 2], np.uint8)
-    for dtype in types:
-        into = np.empty(rows.shape, dtype)
-        with pytest.raises(IndexError, match="3 tokens"):
-            tables.embed(rows, ids, np.array([3], np.int32), None, into)
-        with pytest.raises(IndexError, match="type 2"):
-            tables.embed(rows, ids, np.array([1, 2], np.int32), kinds, into)
 
 
 def test_other_models_are_left_to_numpy(types: Sequence[str]) -> None:
