@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -105,11 +104,6 @@ def test_below_the_floor_the_documents_do_not_say(collection: Collection) -> Non
 def test_an_empty_collection_holds_no_answer(config: Config, tmp_path: Path) -> None:
     with Collection(tmp_path / "empty", config=config) as empty, Assistant(empty, options=ANY) as assistant:
         assert not assistant.ask("What is here?").found
-
-
-def test_a_path_opens_the_collection(collection: Collection, config: Config) -> None:
-    with Assistant(collection.path, config=config, options=ANY) as assistant:
-        assert assistant.ask("When does the river flood?").citations
 
 
 @pytest.mark.parametrize(
@@ -301,23 +295,6 @@ def test_retrieval_still_works_when_the_generator_took_what_it_could(long_texts:
         assert "retrieval" not in budget.holders(), "what was kept free for embedder and reranker is free again"
         assert assistant.ask(words(5, 99)).stats.peak_resident < budget.limit
         assert "knowledge tree" in " ".join(budget.holders())
-
-
-@pytest.mark.usefixtures("llama")
-def test_the_picture_shows_generation_and_retrieval(long_texts: Collection, models: Path, tmp_path: Path) -> None:
-    trace = Trace(events=True)
-    options = AskOptions(min_relevance=0.0, max_tokens=4)
-    config = long_texts.config
-    with Assistant(
-        long_texts.path, llm=models / "tiny.gguf", pipeline="hyde", options=options, config=config, trace=trace
-    ) as assistant:
-        assistant.ask(words(5, 99))
-    trace.write(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
-    tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
-    seen = {(tracks[e["tid"]], e["name"]) for e in events if e["ph"] == "X"}
-    assert {("generation", "passage"), ("generation", "answer")} <= seen
-    assert {("retrieval", "embed"), ("retrieval", "search"), ("retrieval", "rerank")} <= seen
 
 
 def turn(question: str, text: str, *titles: str) -> Turn:

@@ -45,11 +45,6 @@ def test_passages_are_numbered_as_they_are_first_referred_to(hit: Callable[..., 
     assert [(c.number, c.id) for c in found] == [(1, 2), (2, 0), (3, 1)]
 
 
-def test_marks_split_over_pieces_are_one_mark(hit: Callable[..., Hit]) -> None:
-    citations, passages = Citations(), [hit(i, f"Text {i}.") for i in range(3)]
-    assert read(citations, passages, "A", " ", "[", "2", "]", ". B [", "1, ", "2].") == "A [1]. B [2][1]."
-
-
 @pytest.mark.parametrize(
     ("written", "shown"),
     [

@@ -145,11 +145,6 @@ def test_a_refusal_of_the_generator_is_not_shown(steps: Make, generator: Any, re
     assert shown == []
 
 
-def test_what_only_begins_like_a_refusal_is_an_answer(steps: Make, generator: Any) -> None:
-    reply = "Not in winter [1]."
-    assert answered("plain", steps(generator(scripted({QUESTION: reply})))) == reply
-
-
 def test_hyde_looks_near_the_passage_and_prefetches_near_the_question(
     steps: Make, generator: Any, library: Any
 ) -> None:

@@ -207,11 +207,6 @@ def test_items_of_a_list_stay_whole() -> None:
     ]
 
 
-def test_a_long_item_is_cut_into_sentences() -> None:
-    text = "- " + "Words are counted here. " * 20
-    assert quoted(text)[0] == "Words are counted here."
-
-
 @pytest.mark.parametrize(
     "table",
     [

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive.waiting import PATIENCE_S
 
-from edge.apps.assistant import prompts, replies
+from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import CLOSEST, NOT_FOUND, Answer
 from edge.apps.assistant.assistant import AnswerStream, Texts, Turns, Writing
 from edge.apps.assistant.generator import QuotingGenerator
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.prompts import REFUSAL
 from edge.apps.assistant.reading import ANSWER, EXACT, LIKELY, PassageReader
-from edge.apps.assistant.replies import GeneratorClock, Refusal, Thinking
+from edge.apps.assistant.replies import Refusal, Thinking
 from edge.errors import InputError
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
 from edge.runtimes.generation.extractive import Quoted
@@ -96,15 +96,6 @@ def test_a_thought_before_the_reply_is_left_out(written: str, reply: str) -> Non
     assert reply_of(*written) == reply, "character by character"
 
 
-def test_whether_it_has_ended() -> None:
-    thinking = Thinking()
-    states = []
-    for text in ("<th", "ink>", "hm", "</think>", "So"):
-        thinking.feed(Piece(text))
-        states.append(thinking.under_way)
-    assert states == [False, True, True, False, False]
-
-
 def test_tokens_keep_their_probability() -> None:
     thinking = Thinking()
     assert thinking.feed(Piece("<", 1, -0.5)) == []
@@ -140,38 +131,6 @@ def test_an_answer_is_shown_whole(places: list[int], reply: str) -> None:
 @pytest.mark.parametrize("reply", ["It is 4 m long.", "Notes say so."])
 def test_an_answer_is_shown_as_soon_as_it_differs(reply: str) -> None:
     assert Refusal().feed(reply) == reply
-
-
-def test_only_the_generators_own_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-
-    def passes(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    monkeypatch.setattr(replies, "time", SimpleNamespace(perf_counter=lambda: now))
-    closed = []
-
-    def answer() -> Iterator[Piece]:
-        try:
-            passes(5)
-            yield Piece("a")
-            passes(2)
-            yield Piece("b")
-            yield Piece("c")
-        finally:
-            closed.append(True)
-
-    clock = GeneratorClock()
-    for piece in clock.timed(answer()):
-        passes(100)
-        if piece.text == "b":
-            break
-    assert clock.count == 2
-    assert (clock.first, clock.seconds) == (5, 7)
-    clock = GeneratorClock()
-    assert len(list(clock.timed(answer()))) == clock.count == 3
-    assert closed
 
 
 Open = Callable[..., AnswerStream]
@@ -254,16 +213,6 @@ def test_the_end_stops_an_answer_that_another_thread_reads(open_stream: Open, tu
     reader.join(PATIENCE_S)
     assert not reader.is_alive()
     assert stream.answer.stats.interrupted
-
-
-def test_the_end_stops_an_answer_that_another_thread_left(open_stream: Open, turns: Turns, ended: list[str]) -> None:
-    stream = open_stream()
-    reader = threading.Thread(target=lambda: next(stream))
-    reader.start()
-    reader.join(PATIENCE_S)
-    assert ended == []
-    turns.end()
-    assert ended == ["closed"]
 
 
 def test_who_waits_for_a_turn_is_told_that_there_is_none(open_stream: Open, turns: Turns) -> None:
