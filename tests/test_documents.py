@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 import pytest
+from making.pdf import pdf_bytes
 from making.random_gguf import RandomModel
 from making.synth import synth
 from naive.chunk_sizes import write_chunk_sizes
@@ -107,7 +108,7 @@ def first_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (home / "Work" / "plan.md").write_text("The plan is to renew the certificate in May.\n")
     (documents / "rivers.md").write_text("# Rivers\n\nThe river floods in spring.\n")
     (documents / "letters" / "office.md").write_text("The certificate expires in May; its renewal form is green.\n")
-    pdf = _pdf("The renewal of the certificate takes a week.")
+    pdf = pdf_bytes([[(72, 720, 12, "The renewal of the certificate takes a week.")]])
     (documents / "renewal.pdf").write_bytes(pdf)
     (home / "OLD.pdf").write_bytes(pdf)
     (home / "passages.txt").write_text("The river floods in spring.\nBread needs time.\nOld ice looks blue.\n")
@@ -293,25 +294,6 @@ def test_pictures_are_those_of_the_stored_runs() -> None:
     for picture in chart["PICTURES"]:
         stored = chart["IMAGES"] / f"{picture.__name__}.svg"
         assert stored.read_text(encoding="utf-8") == picture(), stored.name
-
-
-def _pdf(text: str) -> bytes:
-    """A PDF of one page with one line."""
-    stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode("ascii")
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
-        b"/Resources << /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >> >>",
-        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
-    ]
-    body, offsets = b"%PDF-1.4\n", []
-    for number, content in enumerate(objects, 1):
-        offsets.append(len(body))
-        body += b"%d 0 obj\n%s\nendobj\n" % (number, content)
-    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
-    trailer = b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, len(body))
-    return body + b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table) + trailer
 
 
 def program_of(name: str) -> dict[str, Any]:

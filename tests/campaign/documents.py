@@ -7,6 +7,9 @@ import zipfile
 import zlib
 from collections.abc import Callable
 
+from making.pdf import pdf_of as _pdf
+from making.pdf import stream_of as _stream
+
 _WORD = "word/document.xml"
 _TYPES = "[Content_Types].xml"
 _W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
@@ -24,15 +27,6 @@ def _docx(document: bytes, **more: bytes) -> bytes:
     return _zip({_TYPES: b"<Types/>", _WORD: document, **more})
 
 
-def _pdf(*objects: bytes, trailer: bytes = b"<</Size 9/Root 1 0 R>>") -> bytes:
-    body = b"".join(b"%d 0 obj\n%b\nendobj\n" % each for each in enumerate(objects, 1))
-    return b"%PDF-1.7\n" + body + b"trailer" + trailer + b"\n%%EOF"
-
-
-def _stream(data: bytes, *, names: bytes = b"/Filter/FlateDecode") -> bytes:
-    return b"<</Length %d%b>>stream\n%b\nendstream" % (len(data), names, data)
-
-
 def _bomb(megabytes: int, piece: bytes = b" ") -> bytes:
     packer = zlib.compressobj(9)
     block = piece * (10**6 // len(piece))
@@ -44,6 +38,7 @@ def _entities(levels: int) -> bytes:
     return f'<?xml version="1.0"?><!DOCTYPE d [<!ENTITY e0 "x">{declared}]><d>&e{levels - 1};</d>'.encode()
 
 
+_FLATE = b"/Filter/FlateDecode"
 _PAGE = (b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[3 0 R]/Count 1>>")
 _CONTENT = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 100 100]/Contents 4 0 R>>"
 MADE: dict[str, Callable[[], bytes]] = {
@@ -87,14 +82,14 @@ MADE: dict[str, Callable[[], bytes]] = {
     "loop.pdf": lambda: _pdf(b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[2 0 R 2 0 R]/Count 2>>"),
     "self.pdf": lambda: _pdf(*_PAGE, b"3 0 R"),
     "count.pdf": lambda: _pdf(_PAGE[0], b"<</Type/Pages/Kids[]/Count 2147483647>>"),
-    "bomb.pdf": lambda: _pdf(*_PAGE, _CONTENT, _stream(_bomb(400))),
-    "text.pdf": lambda: _pdf(*_PAGE, _CONTENT, _stream(_bomb(60, b"BT (a) Tj ET "))),
+    "bomb.pdf": lambda: _pdf(*_PAGE, _CONTENT, _stream(_bomb(400), names=_FLATE)),
+    "text.pdf": lambda: _pdf(*_PAGE, _CONTENT, _stream(_bomb(60, b"BT (a) Tj ET "), names=_FLATE)),
     "filters.pdf": lambda: _pdf(*_PAGE, _CONTENT, _stream(b"x", names=b"/Filter[" + b"/FlateDecode" * 50_000 + b"]")),
     "deep.pdf": lambda: _pdf(b"[" * 500_000),
-    "nested.pdf": lambda: _pdf(*_PAGE, _CONTENT, _stream(b"q " * 3_000_000, names=b"")),
-    "previous.pdf": lambda: _pdf(*_PAGE, trailer=b"<</Size 9/Root 1 0 R/Prev 0>>"),
+    "nested.pdf": lambda: _pdf(*_PAGE, _CONTENT, _stream(b"q " * 3_000_000)),
+    "previous.pdf": lambda: _pdf(*_PAGE, trailer=b"/Prev 0"),
     "form.pdf": lambda: _pdf(
-        *_PAGE, _CONTENT[:-2] + b"/Resources<</XObject<</F 5 0 R>>>>>>", _stream(b"/F Do", names=b""),
+        *_PAGE, _CONTENT[:-2] + b"/Resources<</XObject<</F 5 0 R>>>>>>", _stream(b"/F Do"),
         _stream(b"/F Do /F Do", names=b"/Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</F 5 0 R>>>>"),
     ),
     "launch.pdf": lambda: _pdf(b"<</Type/Catalog/Pages 2 0 R/OpenAction<</S/Launch/F(/bin/sh)>>>>", _PAGE[1], _CONTENT),

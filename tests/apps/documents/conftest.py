@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from making.pdf import pdf_bytes as pdf_bytes
 
 from edge.apps.documents.base import Chunk, DocumentBlocks, Extracted
 from edge.apps.documents.chunking import chunks_of
@@ -79,66 +80,6 @@ def with_and_without_ocr(request: pytest.FixtureRequest) -> bool:
         return True
     request.getfixturevalue("no_ocr")
     return False
-
-
-Run = tuple[float, float, float, str]
-"""Text on a page of a PDF: x, y and size in points, and what it says."""
-
-
-def pdf_bytes(pages: Sequence[Sequence[Run]], *, title: str = "", encrypted: bool = False) -> bytes:
-    """A PDF with one text run for each entry, in Helvetica."""
-    objects: list[bytes] = []
-
-    def add(body: bytes) -> int:
-        objects.append(body)
-        return len(objects)
-
-    catalog, tree, font = add(b""), add(b""), add(b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
-    kids = []
-    for runs in pages:
-        lines = [
-            b"BT /F1 %g Tf 1 0 0 1 %g %g Tm (%s) Tj ET"
-            % (size, x, y, text.encode("cp1252").replace(b"\\", b"\\\\").replace(b"(", b"\\(").replace(b")", b"\\)"))
-            for x, y, size, text in runs
-        ]
-        stream = b"\n".join(lines)
-        content = add(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream))
-        kids.append(
-            add(
-                b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 612 792] /Contents %d 0 R "
-                b"/Resources << /Font << /F1 %d 0 R >> >> >>" % (tree, content, font)
-            )
-        )
-    information = add(b"<< /Title (%s) >>" % title.encode("cp1252"))
-    extra = b""
-    if encrypted:
-        extra = b" /Encrypt %d 0 R /ID [<%s> <%s>]" % (
-            add(b"<< /Filter /Standard /V 1 /R 2 /P -44 /O <%s> /U <%s> >>" % (b"5a" * 32, b"3c" * 32)),
-            b"11" * 16,
-            b"11" * 16,
-        )
-    objects[catalog - 1] = b"<< /Type /Catalog /Pages %d 0 R >>" % tree
-    objects[tree - 1] = b"<< /Type /Pages /Count %d /Kids [%s] >>" % (
-        len(kids),
-        b" ".join(b"%d 0 R" % kid for kid in kids),
-    )
-    out = bytearray(b"%PDF-1.4\n")
-    offsets = []
-    for number, body in enumerate(objects, 1):
-        offsets.append(len(out))
-        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
-    start = len(out)
-    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    for offset in offsets:
-        out += b"%010d 00000 n \n" % offset
-    out += b"trailer\n<< /Size %d /Root %d 0 R /Info %d 0 R%s >>\nstartxref\n%d\n%%%%EOF\n" % (
-        len(objects) + 1,
-        catalog,
-        information,
-        extra,
-        start,
-    )
-    return bytes(out)
 
 
 def epub_bytes(

@@ -82,14 +82,14 @@ def test_a_scanned_page_without_memory_for_it_costs_only_itself(tmp_path: Path, 
 
 
 def with_annotations(data: bytes, *notes: str) -> bytes:
-    """A PDF with annotations on its first page. The library finds the objects without a table of their places."""
+    """A PDF with annotations on its first page."""
     numbers = range(90, 90 + len(notes))
     references = " ".join(f"{number} 0 R" for number in numbers).encode()
     objects = b"".join(b"%d 0 obj\n<< /Type /Annot %s >>\nendobj\n" % (n, note.encode("cp1252"))
                        for n, note in zip(numbers, notes, strict=True))  # fmt: skip
     data = data.replace(b"/Type /Catalog", b"/Type /Catalog /AcroForm << /Fields [%s] >>" % references)
     data = data.replace(b"/Resources", b"/Annots [%s] /Resources" % references, 1)
-    return data.replace(b"xref\n", objects + b"xref\n", 1)
+    return data.replace(b"trailer", objects + b"trailer", 1)
 
 
 def test_values_of_a_form_stand_beside_their_names(read: Read, make_pdf: Make) -> None:
@@ -139,7 +139,7 @@ def test_what_is_drawn_over_a_page_belongs_to_it(read: Read, make_pdf: Make) -> 
         % (100 + at, len(stream % text), (stream % text).encode())
         for at, text in enumerate([*texts, "Hidden words"])
     )
-    blocks = read("a.pdf", data.replace(b"xref\n", pictures + b"xref\n", 1)).blocks
+    blocks = read("a.pdf", data.replace(b"trailer", pictures + b"trailer", 1)).blocks
     assert [block.text for block in blocks] == [
         "Cover letter of the contract.", "Call the plumber", "Twelve roses", texts[0],
     ]  # fmt: skip
