@@ -55,22 +55,6 @@ def test_the_estimate_is_that_of_each_run(text: str) -> None:
     assert math.isclose(estimate_pieces(text), pieces_of_runs(text), abs_tol=1e-9)
 
 
-def test_small_neighbours_are_merged() -> None:
-    chunks = list(chunks_of(paragraphs(*[20] * 8), ""))
-    assert len(chunks) == 1
-    assert chunks[0].text.count("\n\n") == 7
-    assert (chunks[0].line_start, chunks[0].line_end) == (1, 15)
-
-
-def test_a_long_section_is_cut_into_even_parts_between_sentences() -> None:
-    text = " ".join(f"Sentence number {n} says about ten more words than this one." for n in range(40))
-    chunks = list(chunks_of([Block(text, 1, 1)], ""))
-    counts = sizes(chunks)
-    assert all(chunk.text.startswith("Sentence") and chunk.text.endswith("one.") for chunk in chunks)
-    assert max(counts) - min(counts) <= 11
-    assert all(estimate_pieces(chunk.text) <= 220 for chunk in chunks)
-
-
 def test_a_section_that_fills_a_chunk_keeps_to_itself() -> None:
     blocks = [prose(130, 1, path=("A",)), prose(130, 3, path=("B",)), prose(130, 5, path=("C",))]
     assert [chunk.context for chunk in chunks_of(blocks, "T")] == ["T > A", "T > B", "T > C"]
@@ -284,11 +268,6 @@ def test_the_estimate_is_close_enough_for_a_chunk_to_fit_an_embedder(kind: str, 
 @given(st.text())
 def test_no_text_has_more_pieces_than_stated(text: str) -> None:
     assert 0 <= estimate_pieces(text) <= MOST_PER_CHARACTER * len(text)
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=("Z", "C")), min_size=1)))
-def test_words_add_up(words: list[str]) -> None:
-    assert estimate_pieces(" ".join(words)) == pytest.approx(sum(map(estimate_pieces, words)))
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30))

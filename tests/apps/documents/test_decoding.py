@@ -162,9 +162,3 @@ def test_any_bytes_decode_to_valid_text(data: bytes) -> None:
 )
 def test_what_only_a_terminal_shows_is_left_out(log: str, shown: str) -> None:
     assert decode(log.encode()).text == shown
-
-
-@given(st.text(st.characters(codec="utf-8", exclude_characters="\x1b\b"), max_size=200))
-def test_valid_utf8_keeps_every_visible_character(text: str) -> None:
-    expected = clean(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
-    assert decode(text.encode()).text == expected

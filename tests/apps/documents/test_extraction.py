@@ -57,15 +57,6 @@ def test_the_title_is_the_files_name_where_it_has_none(session_extractor: Extrac
     assert [chunk.context for chunk in extracted.chunks] == ["words.txt"]
 
 
-@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode there")
-def test_names_that_are_no_text_are_read(session_extractor: Extractor, tmp_path: Path) -> None:
-    path = tmp_path / os.fsdecode(b"\xff\n.txt")
-    path.write_text("Some words.")
-    extracted = session_extractor.extract(path)
-    assert extracted.title == "\\xff\n.txt"
-    assert [chunk.context for chunk in extracted.chunks] == ["\\xff .txt"]
-
-
 def test_what_holds_nothing_or_is_no_file_is_skipped_with_its_reason(tmp_path: Path) -> None:
     files = {
         "empty.txt": b"", "blank.txt": b" \n\x0c\n", "binary.txt": b"\x7fELF\0\0", "a.svg": b"<svg/>",
@@ -268,15 +259,6 @@ def test_what_an_extractor_raises_is_damage(extractor: Extractor, ask: Ask) -> N
     assert ask(extractor, "surrogate").chunks[0].text == "a ? b"
 
 
-def test_an_extractor_that_cannot_be_imported_fails_its_files_only(tmp_path: Path, budget: MemoryBudget) -> None:
-    (tmp_path / "a.xyz").write_text("text")
-    (tmp_path / "a.txt").write_text("text")
-    with Extractor(budget=budget, plugins={".xyz": "no_such_module:extract"}) as extractor:
-        with pytest.raises(InputError, match="no_such_module"):
-            extractor.extract(tmp_path / "a.xyz")
-        assert extractor.extract(tmp_path / "a.txt").chunks
-
-
 @pytest.mark.parametrize("order", ["abcde", "acbed", "aaeba"])
 @pytest.mark.parametrize("bad", ["", "exit", "gone", "pipe"])
 def test_files_that_are_sent_ahead_answer_as_they_do_alone(
@@ -302,23 +284,6 @@ def test_files_that_are_sent_ahead_answer_as_they_do_alone(
     alone = [read(name, ()) for name in order]
     assert alone.count("file a") == order.count("a")
     assert [read(name, [paths[next_one] for next_one in "bcde"]) for name in order] == alone
-
-
-def test_threads_take_turns(extractor: Extractor, ask: Ask, tmp_path: Path) -> None:
-    paths = [tmp_path / f"{n}.xyz" for n in range(20)]
-    for n, path in enumerate(paths):
-        path.write_text(f"say number {n}")
-    said: dict[int, str] = {}
-
-    def read(n: int) -> None:
-        said[n] = extractor.extract(paths[n]).chunks[0].text
-
-    threads = [threading.Thread(target=read, args=(n,)) for n in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert said == {n: f"number {n}" for n in range(20)}
 
 
 def test_an_interrupt_leaves_no_half_answer(extractor: Extractor, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

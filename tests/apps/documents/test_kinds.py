@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from edge.apps.documents.base import Reason, Skipped
 from edge.apps.documents.file_types import KINDS, choose, is_binary, load
 from edge.apps.documents.kinds import Parts, plain
-from edge.apps.documents.opened import HEAD_BYTES
 from edge.apps.documents.titles import meaningful
 
 TEXT = b"Just some words.\n"
@@ -78,23 +77,6 @@ def test_no_suffix_has_two_kinds() -> None:
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=1))
 def test_text_is_not_binary(text: str) -> None:
     assert not is_binary(text.encode())
-
-
-def test_random_bytes_are_binary() -> None:
-    import random
-
-    for seed in range(50):
-        data = random.Random(seed).randbytes(HEAD_BYTES).replace(b"\0", b"")
-        assert is_binary(data)
-
-
-@given(st.binary(max_size=600), st.text(max_size=12))
-def test_any_head_has_a_kind_or_a_reason(head: bytes, name: str) -> None:
-    try:
-        found = choose(name, head).name
-    except Skipped as reason:
-        found = str(reason)
-    assert found
 
 
 def test_comments_before_markup_take_no_time() -> None:

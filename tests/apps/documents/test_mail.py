@@ -60,15 +60,6 @@ def test_a_message(read: Read) -> None:
     assert [block.line_start for block in document.blocks] == [1, 5, 6, 7]
 
 
-def test_of_alternatives_the_plain_one_and_html_where_there_is_no_other(read: Read) -> None:
-    both = message("x", "Plain words.\n", html="<p>Rich words.</p>")
-    assert texts(read("a.eml", both.as_bytes()))[1:] == ["Plain words."]
-    rich = message("x", "")
-    rich.set_content("<h1>Offer</h1><p>Rich words.</p>", subtype="html")
-    document = read("a.eml", rich.as_bytes())
-    assert under(document, "Rich words.").path == ("x", "Ann, 2026-03-01", "Offer")
-
-
 HTML_TEXT = "<p>The walrus fund rose by four percent in May.</p>"
 STATED = "The walrus fund rose by four percent in May."
 
@@ -147,15 +138,6 @@ def encoded_word(text: str, codec: str, label: str) -> str:
 def test_words_of_headers(read: Read, header: str, expected: str) -> None:
     document = read("a.eml", f"From: {header} <a@b.c>\nSubject: {header}\nDate: x\n\nText.\n".encode())
     assert texts(document)[0] == f"From: {expected} <a@b.c>\nDate: x\nSubject: {expected}"
-
-
-@pytest.mark.parametrize("codec", ["utf-8", "cp1252", "iso-2022-jp"])
-def test_headers_and_texts_without_encoded_words(read: Read, codec: str) -> None:
-    words = "図書館は金曜日に開く。" if codec == "iso-2022-jp" else "Grüße"
-    head = f"From: a@b.c\nDate: x\nSubject: {words}\nContent-Type: text/plain; charset={codec}\n\n"
-    document = read("a.eml", f"{head}{words}\n".encode(codec))
-    assert texts(document)[1:] == [words]
-    assert document.title == words or codec == "iso-2022-jp"
 
 
 def test_messages_as_programs_store_them(read: Read) -> None:
@@ -267,14 +249,6 @@ def test_nothing_to_read(read: Read) -> None:
     with pytest.raises(Skipped) as nothing:
         read("a.eml", b"\n\n")
     assert nothing.value.reason is Reason.NO_TEXT
-
-
-def test_damaged_headers_are_no_reason_to_lose_a_message(read: Read) -> None:
-    data = (
-        b"From: =?utf-8?q?bro=ken <a@\xff\xfe\nDate: yesterday\nSubject: =?x-no-such?b?!!!?=\nTo: a@b.c\n"
-        b"Content-Type: text/plain; charset=no-such-thing\n\nStill read.\n"
-    )
-    assert texts(read("a.eml", data))[-1] == "Still read."
 
 
 ENVELOPE = b"From a@b.c Sun Mar  1 10:00:00 2026\n"

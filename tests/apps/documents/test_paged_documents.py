@@ -57,12 +57,6 @@ def test_pdf_dot_leaders_are_cut_short(read: Read, make_pdf: Make) -> None:
     assert document.blocks[0].text == "Introduction … 5\nTwo … 7"
 
 
-@pytest.mark.parametrize("title", ["", "untitled", "Microsoft Word - draft3.doc"])
-def test_pdf_titles_that_say_nothing_give_way_to_the_first_heading(read: Read, make_pdf: Make, title: str) -> None:
-    page = [(72, 720, 20, "Rivers"), (72, 690, 11, "They rise in spring, and fall again.")]
-    assert read("a.pdf", make_pdf([page], title=title)).title == "Rivers"
-
-
 def test_pdf_damage_is_said(read: Read, make_pdf: Make) -> None:
     whole = make_pdf([[(72, 720, 11, "One page.")], [(72, 720, 11, "Another page.")]])
     with pytest.raises(InputError, match="damaged PDF"):

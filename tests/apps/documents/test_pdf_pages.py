@@ -348,14 +348,6 @@ def test_the_lines_of_a_passage_are_marked_and_no_others(
         assert any(base <= height <= base + 6 for height in found) == (number in lines)
 
 
-def test_line_numbers_are_those_of_the_index(session_extractor: Extractor, paper: Path) -> None:
-    chunk = session_extractor.extract(paper).chunks[0]
-    assert chunk.lines is not None
-    wanted = [number for number, line in zip(chunk.lines, chunk.text.split("\n"), strict=True) if "snow" in line]
-    found = marked_rows(session_extractor.picture(paper, 1, wanted))
-    assert all(670 < height < 690 for height in found)
-
-
 def test_the_second_page_has_lines_of_its_own(session_extractor: Extractor, paper: Path) -> None:
     assert session_extractor.picture(paper, 2, [1]).marked
     assert not session_extractor.picture(paper, 2, [2]).marked

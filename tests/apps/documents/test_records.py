@@ -102,12 +102,6 @@ def test_columns_have_the_names_of_their_header_whatever_is_above_it(
     assert all(": " not in block.text for block in blocks[: -rows + 1])
 
 
-def test_csv_with_more_values_than_columns(read: Read) -> None:
-    assert shape(read("a.tsv", "year\tlevel\n1997\t8.2\thigh\n"))[1] == (
-        2, 2, "row", "year: 1997\nlevel: 8.2\ncolumn 3: high",
-    )  # fmt: skip
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
@@ -203,12 +197,6 @@ def test_json_records_and_paths(read: Read, samples: dict[str, bytes]) -> None:
     assert [text for *_, text in shape(document)] == ["db.host.name: a", "tags[0]: x"]  # in one passage, later
 
 
-@pytest.mark.parametrize("text", ["3\n", '"text"\n', "[[[1]]]\n", '[1, "a\\ud800b"]'])
-def test_json_of_odd_shapes(read: Read, text: str) -> None:
-    (block, *_) = read("a.json", text).blocks
-    block.text.encode("utf-8")
-
-
 def test_json_that_is_none_is_text(read: Read) -> None:
     assert shape(read("a.json", '// settings\n{"a": 1,}\n')) == [(1, 2, "lines", '// settings\n{"a": 1,}')]
     assert shape(read("a.json", "[" * 5000)) == [(1, 1, "prose", "[" * 5000)]
@@ -243,12 +231,6 @@ def test_notebook_cells_stand_on_the_lines_of_the_file(
         assert block.lines is not None
         for line, number in zip(block.text.split("\n"), block.lines, strict=True):
             assert json.dumps(line)[1:-1] in lines[number - 1]
-
-
-def test_notebook_whose_cells_are_single_strings(read: Read) -> None:
-    notebook = {"cells": [{"cell_type": "code", "source": "a = 1\n\n\nb = 2\n"}, {"cell_type": "raw", "source": ""}]}
-    document = read("a.ipynb", json.dumps(notebook, indent=1))
-    assert [(b.line_start, b.line_end, b.text) for b in document.blocks] == [(5, 5, "a = 1"), (5, 5, "b = 2")]
 
 
 def test_notebook_of_format_three(read: Read) -> None:

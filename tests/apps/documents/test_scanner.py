@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.documents.base import FoundFile, Reason, SkippedFile, Stamp, printable
+from edge.apps.documents.base import FoundFile, Reason, SkippedFile, printable
 from edge.apps.documents.scanner import fingerprint, scan
 from edge.errors import InputError
 
@@ -79,16 +79,6 @@ def test_a_fingerprint_changes_with_what_a_scan_takes(
     assert newest == 5 * 10**18
     change(folder)
     assert (fingerprint(folder, left_out)[0] == before) is same
-
-
-def test_what_a_file_tells(tmp_path: Path) -> None:
-    write(tmp_path, "a.txt")
-    os.utime(tmp_path / "a.txt", ns=(1, 5_000_000_000))
-    root = tmp_path.resolve()
-    stamp = Stamp.of((root / "a.txt").stat())
-    assert stamp[:2] == (4, 5_000_000_000)
-    assert list(scan([tmp_path])) == [FoundFile(root / "a.txt", root, stamp)]
-    assert list(scan([str(tmp_path / "a.txt")])) == [FoundFile(root / "a.txt", root / "a.txt", stamp)]
 
 
 def test_everything_that_is_left_out_has_its_reason(tmp_path: Path) -> None:

@@ -106,12 +106,6 @@ def test_values_of_formulas_and_shared_strings(read: Read, workbook: Any) -> Non
     assert "paid: Ann850.5" in [block.text for block in read("a.xlsx", data).blocks][3]
 
 
-def test_xlsb_is_refused_by_its_name(read: Read, workbook: Any) -> None:
-    """It has the folders of an XLSX file, and other parts in them."""
-    with pytest.raises(Skipped, match="XLSB is not read; save it as XLSX"):
-        read("a.xlsb", rewritten(saved(workbook), "xl/workbook.xml", lambda xml: b"\x83\x01\x00"))
-
-
 def test_without_a_suffix_the_content_tells(read: Read, workbook: Any) -> None:
     assert shape(read("rents", saved(workbook)))[0][4] == "tenant | amount | paid | at"
     document = OpenDocumentText()

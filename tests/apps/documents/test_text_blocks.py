@@ -5,8 +5,6 @@ Markdown is parsed a part at a time: in bounded memory, with the blocks of the w
 
 from __future__ import annotations
 
-import io
-import sysconfig
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -82,27 +80,6 @@ def test_nothing_is_lost_and_lines_hold(suffix: str, tmp_path: Path, pieces: lis
     document = extracted(tmp_path, f"file.{suffix}", text)
     chunks = list(chunks_of(document.blocks, "title", max_tokens=most))
     assert_whole(decode(text.encode()).text, document.blocks, chunks, most)
-
-
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.text(st.characters(codec="utf-8"), min_size=1, max_size=300), suffix=st.sampled_from(SUFFIXES))
-def test_any_text_is_read(text: str, suffix: str, tmp_path: Path) -> None:
-    if not decode(text.encode()).text.strip():
-        return
-    try:
-        document = extracted(tmp_path, f"file.{suffix}", text)
-    except InputError:
-        return
-    whole = decode(text.encode()).text
-    assert_whole(whole, document.blocks, list(chunks_of(document.blocks, "t", max_tokens=32)), 32)
-
-
-@pytest.mark.parametrize("name", ["textwrap", "json/decoder", "ast", "enum", "this", "html/parser", "sched"])
-def test_real_modules(name: str, tmp_path: Path) -> None:
-    source = (Path(sysconfig.get_path("stdlib")) / f"{name}.py").read_text("utf-8")
-    for suffix in ("py", "c", "txt"):
-        document = extracted(tmp_path, f"file.{suffix}", source)
-        assert_whole(source, document.blocks, list(chunks_of(document.blocks, name)), 220)
 
 
 def shape(document: DocumentBlocks) -> list[tuple[int, int, str, tuple[str, ...]]]:
@@ -217,38 +194,6 @@ def test_minified_code_is_left_out(read: Read) -> None:
 def test_long_odd_lines_of_code_take_no_time(read: Read, hostile: str) -> None:
     """A pattern that backtracks would not end before the test run does."""
     read("a.c", f"{hostile}\n" * 50)
-
-
-def test_section_titles_agree_with_docutils(tmp_path: Path) -> None:
-    from docutils.core import publish_doctree
-    from docutils.nodes import section, title
-
-    text = (
-        "=====\nTitle\n=====\n\nText.\n\nOne\n---\nText without a blank line.\n\nLonger than its line\n-------\n\n"
-        "Two\n---\n"
-        "Three\n~~~~~\n\n* list\n* of two\n\n----\n\n::\n\n   Not\n   ---\n\nqt\n==\n\n"
-        "=====  =====\nA      B\n=====  =====\n"
-        "1      2\n=====  =====\n\n  Indented\n  --------\n\nFour\n----\n\nPara\nof two lines\n-----\n"
-    )
-    tree = publish_doctree(
-        text,
-        settings_overrides={
-            "report_level": 5, "halt_level": 6, "warning_stream": io.StringIO(), "doctitle_xform": False,
-        },
-    )  # fmt: skip
-
-    def path(node: title) -> tuple[str, ...]:
-        names = []
-        above = node.parent
-        while isinstance(above, section):
-            names.append(above[0].astext())
-            above = above.parent
-        return tuple(reversed(names))
-
-    expected = [path(node) for node in tree.findall(title) if isinstance(node.parent, section)]
-    document = extracted(tmp_path, "a.rst", text)
-    assert [block.path for block in document.blocks if block.kind == "heading"] == expected
-    assert len(expected) == 7
 
 
 WHOLE = 10**9
