@@ -144,6 +144,15 @@ def test_popularity_survives_a_restart(tmp_path: Path) -> None:
     assert max(node.usage.frequency for node in rig.nodes()) == 6
 
 
+def test_popularity_survives_eviction() -> None:
+    rig = Rig(host=CELL * 20)
+    for document in (A, A, A, B):
+        rig.ask([document])
+    assert {node.id for node in rig.nodes()} == {"b"}
+    rig.ask([A])
+    assert {node.id: node.usage.frequency for node in rig.nodes()} == {"a": 4}
+
+
 def test_a_states_cost_is_that_of_the_requests_that_computed_it() -> None:
     """RAGCache, algorithm 1: the request's time by the table, spread over all it had to compute, the question too."""
     costs = GridCosts("fake", (0, 100), (1, 100), ((1.0, 90.0), (2.0, 130.0)))
