@@ -1,6 +1,4 @@
-"""Kills of a collection in shards: a writer that tells what it begins and what was acknowledged, and the check of what
-it left. As a program, a campaign: `python -c "import runpy; runpy.run_path('tests/packages.py')['load']();
-from naive.spread_kills import campaign; campaign(200)"`."""
+"""Kills of a collection in shards: a writer that tells what it does, and the check of what it left."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.config import Config
 from edge.errors import Unreachable
-from naive.program import config_of, write_tiny_models
+from naive.program import config_of
 from naive.spread import QUERIES, SMALL, Small, invented, nodes, told
 from naive.waiting import end_with_parent
 
@@ -33,7 +31,7 @@ NAMES = 40
 _CHILD = """
 import importlib, runpy, sys
 runpy.run_path(sys.argv[1])["load"]()
-getattr(importlib.import_module("naive." + sys.argv[2]), sys.argv[3])(*sys.argv[4:])
+getattr(importlib.import_module("naive.spread_kills"), sys.argv[2])(*sys.argv[3:])
 """
 
 
@@ -46,22 +44,12 @@ class Spread(Small):
         self.cluster = self.opened(patience=120.0)  # shards are started again, and the machine may be busy
 
 
-def reached(address: str, config: Config) -> Any:
-    """The places: of Ray at an address, or in this process."""
-    if not address:
-        return LocalPlaces(config=config)
-    from edge.apps.cluster.ray_places import RayPlaces
-
-    return RayPlaces(address, config=config)
-
-
-def write(folder: str, models: str, seed: str, address: str = "") -> None:
+def write(folder: str, models: str, seed: str) -> None:
     """Changes a collection until the process that started it ends; appends what it begins, and what was acknowledged,
     to a file."""
     end_with_parent()
     config = config_of(Path(models), Path(folder) / "scratch", threads=1)
-    on = ("one", "two") if address else ("here",)
-    one = Spread(Path(folder), config, reached(address, config), on)
+    one = Spread(Path(folder), config, LocalPlaces(config=config), ("here",))
     chance = random.Random(seed)
     texts = list(invented(11, 300).values())
     files = Path(folder) / "files"
@@ -121,6 +109,8 @@ def write(folder: str, models: str, seed: str, address: str = "") -> None:
 def headless(folder: str, models: str) -> None:
     """Kills Ray's head and stops a shard, then writes to a file what each verb raises, and at last what a repeated run
     finds after the nodes were started again."""
+    from edge.apps.cluster.ray_places import RayPlaces
+
     end_with_parent()
     config = config_of(Path(models), Path(folder) / "scratch", threads=1)
     files = Path(folder) / "files"
@@ -135,7 +125,7 @@ def headless(folder: str, models: str) -> None:
             os.utime(files / f"{number}.txt", (10**9, 10**9 + number))
 
     def opened(cluster: Any) -> Spread:
-        return Spread(Path(folder), config, reached(cluster.address, config), ("one",))
+        return Spread(Path(folder), config, RayPlaces(cluster.address, config=config), ("one",))
 
     def indexed(one: Spread, readers: Sequence[Any]) -> Any:
         return index(one.cluster, readers, [str(files)], progress=lambda _: None)
@@ -177,12 +167,10 @@ def headless(folder: str, models: str) -> None:
     started.shutdown()
 
 
-def started(
-    work: str, folder: Path, *arguments: object, module: str = "spread_kills"
-) -> subprocess.Popen[bytes]:  # fmt: skip
-    """A process that runs a function of this file, or of another one here."""
+def started(work: str, folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
+    """A process that runs a function of this file."""
     packages = Path(__file__).resolve().parent.parent / "packages.py"
-    command = [sys.executable, "-c", _CHILD, str(packages), module, work, str(folder), *map(str, arguments)]
+    command = [sys.executable, "-c", _CHILD, str(packages), work, str(folder), *map(str, arguments)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=(folder / "errors").open("ab"))
 
 
@@ -212,11 +200,10 @@ def allowed(log: Path) -> dict[str, set[int]]:
     return found
 
 
-def check(folder: Path, config: Config, address: str = "") -> None:
+def check(folder: Path, config: Config) -> None:
     """What a killed writer left is complete, in one place each, and searched as one collection would be."""
     texts = list(invented(11, 300).values())
-    on = ("one", "two") if address else ("here",)
-    one = Spread(folder, config, reached(address, config), on)
+    one = Spread(folder, config, LocalPlaces(config=config), ("here",))
     try:
         if one.cluster.catalogue.version()[0]:  # the first search publishes what was left
             one.cluster.search("old ice", 20, rerank=False)
@@ -253,20 +240,3 @@ def check(folder: Path, config: Config, address: str = "") -> None:
     finally:
         one.cluster.close()
         one.places.close()
-
-
-def campaign(kills: int, seed: int = 0) -> None:
-    """Kills writers with their shards, checks after each, and prints how many."""
-    chance = random.Random(seed)
-    with tempfile.TemporaryDirectory() as temporary:
-        home = Path(temporary)
-        models = write_tiny_models(home / "models")
-        config = config_of(models, home / "scratch", threads=1)
-        for number in range(kills):
-            if number % 10 == 0:
-                folder = home / str(number)
-                folder.mkdir()
-            child = started("write", folder, models, chance.randrange(2**30), "")
-            killed_after(child, folder, chance.randint(3, 40), chance)
-            check(folder, config)
-            print(f"{number + 1} kills, {count(folder / 'log')} lines", flush=True)
