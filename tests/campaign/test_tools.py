@@ -58,13 +58,6 @@ def write(folder: Path, shim: Shim) -> tuple[subprocess.CompletedProcess[bytes],
     return done, counted(counter)
 
 
-def test_operations_are_counted_and_left_alone(folder: Path) -> None:
-    done, counts = write(folder, Shim((folder,)))
-    assert (done.returncode, counts) == (0, (OPERATIONS, 0))
-    assert {path.name: path.read_bytes()[:3] for path in folder.iterdir()} == {"careful": b"new", "careless": b"new"}
-    assert write(folder, Shim((folder.parent / "elsewhere",)))[1] == (0, 0)
-
-
 @pytest.mark.parametrize("at", range(1, OPERATIONS + 1))
 def test_a_kill_comes_before_the_operation(folder: Path, at: int) -> None:
     done, counts = write(folder, Shim((folder,), at, "kill"))

@@ -180,19 +180,6 @@ def test_who_waits_for_an_idle_lane_transfers_itself(lane: Lane, monkeypatch: py
     assert lane.trace.snapshot()["disk.transfers"] == 2
 
 
-def test_nobody_overtakes_the_queue_or_a_running_transfer(lane: Lane, held: Held) -> None:
-    order: list[str] = []
-
-    def work(name: str) -> Callable[[], int]:
-        return lambda: order.append(name) or 1
-
-    lane.submit("first", work("first"), 1)
-    second = lane.submit("second", work("second"), 1)
-    threading.Timer(0.05, held.open).start()
-    second.wait()
-    assert order == ["first", "second"]
-
-
 def test_close_waits_for_a_transfer_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Lane()
     put_to_sleep(lane, monkeypatch)

@@ -99,17 +99,6 @@ def test_blocks_and_tables_are_aligned(golden: Path, tmp_path: Path) -> None:
         assert [extent.offset for extent in layers] == sorted(extent.offset for extent in layers)
 
 
-def test_small_tensors_of_an_encoder(golden: Path, tmp_path: Path) -> None:
-    source = load_file(golden / "bert-reranker" / "model.safetensors")
-    with pack(golden / "bert-reranker", tmp_path / "pack", "int8") as model:
-        embed, head = model.load(BlockId("embed")), model.load(BlockId("head"))
-        np.testing.assert_array_equal(embed["types"], source["bert.embeddings.token_type_embeddings.weight"])
-        np.testing.assert_array_equal(embed["norm.bias"], source["bert.embeddings.LayerNorm.bias"])
-        np.testing.assert_array_equal(head["dense.weight"], source["bert.pooler.dense.weight"].T)
-        np.testing.assert_array_equal(head["out.weight"], source["classifier.weight"].T)
-        np.testing.assert_array_equal(model.position_rows(9), source["bert.embeddings.position_embeddings.weight"][:9])
-
-
 def test_positions_of_xlm_roberta_start_after_the_padding_row(golden: Path, tmp_path: Path) -> None:
     source = load_file(golden / "xlm-roberta-reranker" / "model.safetensors")
     with pack(golden / "xlm-roberta-reranker", tmp_path / "pack", "int8") as model:

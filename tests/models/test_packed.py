@@ -8,10 +8,8 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -301,41 +299,6 @@ def test_a_full_disk_keeps_the_old_pack(golden: Path, tmp_path: Path, request: p
     with PackedModel.open(tmp_path / "pack") as model:
         assert model.fingerprint == fingerprint
         model.verify()
-
-
-@POSIX
-@pytest.mark.parametrize("existing", [False, True])
-def test_a_kill_leaves_the_old_pack_or_none(golden: Path, tmp_path: Path, existing: bool) -> None:
-    target = tmp_path / "pack"
-    if existing:
-        pack(golden / "bert-reranker", target, "fp16").close()
-    program = f"""
-        import time
-        from edge.models.pack import pack
-        def progress(done, total):
-            if done > total // 2:
-                print("half", flush=True)
-                time.sleep(60)
-        pack({str(golden / "bert-reranker")!r}, {str(target)!r}, "int8", progress=progress)
-    """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, cwd=tmp_path)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"half\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    abandoned = [name for name in names(tmp_path) if "packing" in name]
-    assert len(abandoned) == 1
-    if existing:
-        with PackedModel.open(target) as model:
-            assert model.spec.layer.precision == "fp16"
-            model.verify()
-    else:
-        assert not target.exists()
-    # The next attempt succeeds and clears away the files of the killed one.
-    with pack(golden / "bert-reranker", target, "int8") as model:
-        model.verify()
-    assert names(tmp_path) == ["pack"]
 
 
 @pytest.mark.parametrize("address", ["path", "relative path", "name", "list", "pull", "pack"])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from making.office_files import saved
 
 from edge.apps.assistant.units import Unit, units
 from edge.apps.documents.base import Block, Chunk, Outline
@@ -17,7 +15,6 @@ from edge.apps.documents.kinds import ITEM, packed_parts, parts_of, recognised, 
 from edge.apps.documents.markdown import markdown_blocks
 
 Cut = Callable[..., list[Chunk]]
-Make = Callable[..., bytes]
 
 MARKDOWN = """# Lease
 
@@ -314,59 +311,6 @@ def test_the_parts_of_markdown_follow_one_another(lines: list[tuple[str, str]]) 
 @pytest.mark.parametrize("text", ["x", "[", "a | ", " ", "(", "**", "- ", "#", "a:"])
 def test_no_line_takes_long(text: str) -> None:
     assert recognised(text * 10**5 + ";") is not None
-
-
-def xlsx_file() -> bytes:
-    openpyxl = pytest.importorskip("openpyxl")
-    made = openpyxl.Workbook()
-    made.active.title = "Rents"
-    for row in (("tenant", "amount"), ("Ann", 850.5)):
-        made.active.append(row)
-    return saved(made)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        (
-            "letter.docx",
-            [
-                ("heading", "Floods", ""), ("sentence", "The river rises in April.", "Floods"),
-                ("sentence", "Snow melts in the hills.", "Floods"), ("heading", "Measurements", ""),
-                ("heading", "Year, Level", "Floods > Measurements"),
-                ("row", "Year: 1997, Level: 8.2 m", "Floods > Measurements"),
-                ("heading", "Droughts", ""), ("sentence", "In August little is left of it.", "Droughts"),
-            ],
-        ),
-        (
-            "talk.pptx",
-            [
-                ("heading", "Why rivers flood", ""), ("item", "Melting snow", "Why rivers flood"),
-                ("item", "Heavy rain", "Why rivers flood"),
-                ("sentence", "Show the picture of 1997 here.", "Why rivers flood"),
-                ("heading", "Levels", ""), ("row", "Year, Level", "Levels"), ("row", "1997, 8.2 m", "Levels"),
-            ],
-        ),
-        ("a.xlsx", [("heading", "tenant, amount", ""), ("row", "tenant: Ann, amount: 850.5", "")]),
-    ],
-)  # fmt: skip
-def test_the_kinds_of_an_office_file(
-    cut: Cut, samples: dict[str, bytes], name: str, expected: list[tuple[str, str, str]]
-) -> None:
-    found = read_units(cut, name, samples.get(name) or xlsx_file())
-    assert [(unit.kind, unit.text, unit.heading) for unit in found] == expected
-
-
-def test_the_kinds_of_books_pages_and_notebooks(cut: Cut, make_pdf: Make, make_epub: Make) -> None:
-    runs = [(72, 720, 20, "Rivers"), (72, 690, 11, "They rise when the snow melts. They fall again.")]
-    assert [(unit.kind, unit.text) for unit in read_units(cut, "a.pdf", make_pdf([runs]))] == [
-        ("heading", "Rivers"), ("sentence", "They rise when the snow melts."), ("sentence", "They fall again."),
-    ]  # fmt: skip
-    book = make_epub(["<html><body><h1>One</h1><p>It rains.</p><ul><li>a boat</li></ul></body></html>"])
-    assert [unit.kind for unit in read_units(cut, "a.epub", book)] == ["heading", "sentence", "item"]
-    cells = [{"cell_type": "markdown", "source": "# Rivers\n- one"}, {"cell_type": "code", "source": "x = f(1)\n"}]
-    found = read_units(cut, "a.ipynb", json.dumps({"cells": cells}))
-    assert [unit.kind for unit in found] == ["heading", "item", "code"]
 
 
 DIRECTIVES = """Secrets
