@@ -222,6 +222,13 @@ def test_another_models_calibration_is_none(tmp_path: Path) -> None:
     assert Calibration.load(tmp_path / "nowhere", "f") is None
 
 
+def test_shift_and_scale_do_not_matter() -> None:
+    logits, retrieved = np.random.default_rng(3).normal(size=(2, 20))
+    assert np.allclose(blended(logits, retrieved, 0.4), blended(7 * logits - 3, 0.01 * retrieved + 5, 0.4))
+    for scale in (1e-30, 1e307):
+        assert np.allclose(blended(logits, retrieved, 0.4), blended(logits, scale * retrieved, 0.4))
+
+
 def test_what_retrieval_says_is_its_scores_else_its_order_else_nothing() -> None:
     assert retrieved_scores(3, False) is None
     assert retrieved_scores(3, True).tolist() == retrieval_scores(3).tolist()  # type: ignore[union-attr]
