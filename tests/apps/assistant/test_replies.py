@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive.waiting import PATIENCE_S
 
-from edge.apps.assistant import prompts
+from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.answer import CLOSEST, NOT_FOUND, Answer
 from edge.apps.assistant.assistant import AnswerStream, Texts, Turns, Writing
 from edge.apps.assistant.generator import QuotingGenerator
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.prompts import REFUSAL
 from edge.apps.assistant.reading import ANSWER, EXACT, LIKELY, PassageReader
-from edge.apps.assistant.replies import Refusal, Thinking
+from edge.apps.assistant.replies import GeneratorClock, Refusal, Thinking
 from edge.errors import InputError
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
 from edge.runtimes.generation.extractive import Quoted
@@ -131,6 +131,14 @@ def test_an_answer_is_shown_whole(places: list[int], reply: str) -> None:
 @pytest.mark.parametrize("reply", ["It is 4 m long.", "Notes say so."])
 def test_an_answer_is_shown_as_soon_as_it_differs(reply: str) -> None:
     assert Refusal().feed(reply) == reply
+
+
+def test_only_the_generators_own_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter((0, 5, 105, 107, 207, 207))
+    monkeypatch.setattr(replies, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    clock = GeneratorClock()
+    assert len(list(clock.timed(Piece(text) for text in "ab"))) == clock.count == 2
+    assert (clock.first, clock.seconds) == (5, 7)
 
 
 Open = Callable[..., AnswerStream]
