@@ -17,7 +17,7 @@ from edge.models.blending import retrieval_scores
 from edge.models.training.corpora import Corpus, load
 from edge.models.training.documents import Document, read, write
 from edge.models.training.gather import KINDS, main
-from edge.models.training.markup import folded, html, manual, markdown, xml
+from edge.models.training.markup import html, manual, markdown, xml
 from edge.models.training.measures import ndcg
 
 DOCUMENTS = [
@@ -36,10 +36,6 @@ def test_documents_are_read_as_they_were_written(suffix: str, tmp_path: Path) ->
 
 
 BODY = "The lake is deep and the river brings it cold water from the stones all the year."
-
-
-def test_white_space_is_folded() -> None:
-    assert folded("  a\n\tb  c ") == "a b c"
 
 
 def test_markdown_takes_its_title_from_the_first_heading_or_from_the_front_matter() -> None:
