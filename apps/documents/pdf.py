@@ -315,7 +315,7 @@ def _decide_hyphens(lines: Sequence[_PageLine]) -> None:
 def _words() -> frozenset[bytes]:
     from edge import models
 
-    (vocabulary,) = Path(models.__path__[0]).glob("bundled/*/tokenizer.json")
+    vocabulary = min(Path(models.__path__[0]).glob("bundled/*/tokenizer.json"))  # all have the same words
     return frozenset(_LISTED.findall(vocabulary.read_bytes()))
 
 

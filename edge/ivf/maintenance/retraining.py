@@ -102,6 +102,8 @@ class Runs(Closing):
             self._file.seek(start * self._record.itemsize)
             while left and (count := self._file.readinto(left)):
                 left = left[count:]
+        if left:
+            raise StorageError("a scratch file of the index was cut off while it was sorted; nothing has changed")
         return rows
 
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from edge.apps.documents.base import Block, Chunk, packed, unpacked
 from edge.apps.documents.chunking import MOST_PER_CHARACTER, CutUnit, _cut, chunks_of, estimate_pieces, units_of
+from edge.models.registry import DEFAULT_RERANKER
 
 Cut = Callable[..., list[Chunk]]
 
@@ -247,8 +248,7 @@ def pieces() -> object:
     from tokenizers import Tokenizer
 
     models = importlib.resources.files("edge.models") / "bundled"
-    (path,) = Path(str(models)).glob("*/tokenizer.json")
-    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer = Tokenizer.from_file(str(models / DEFAULT_RERANKER / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
