@@ -75,8 +75,14 @@ def compact(
         time.sleep(0.1)
     with database.write() as db:
         lexical.optimize(db)
-    alone = database.vacuum()
-    return alone and (index is None or index.discard(database.write))
+    if not database.vacuum():
+        return False
+    deadline = time.monotonic() + _PATIENCE_S
+    while index is not None and not index.discard(database.write):
+        if time.monotonic() > deadline:  # maintenance in the background holds the files meanwhile
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def finish(database: Database, work: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from naive.words import WordEmbedder, WordReranker
 from edge.apps.collection.collection import Collection
 from edge.apps.memory.memory import Memory
 from edge.errors import InputError, StorageError
+from edge.ivf.index import VectorIndex
+from edge.ivf.maintenance import maintainer
+from edge.ivf.maintenance.maintainer import Guard
 
 CHILD = Path(__file__).parents[2] / "naive" / "erasing_child.py"
 
@@ -195,6 +198,24 @@ def test_a_reader_of_an_older_state_is_told_and_waited_for(memory: tuple[Path, s
     with open_memory(place) as opened:
         assert opened.health()
         assert holds(place, found) == []
+
+
+def test_maintenance_in_the_background_is_waited_for(
+    memory: tuple[Path, str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, name, found = memory
+    discard, tried = VectorIndex.discard, list[bool]()
+
+    def beside_maintenance(self: VectorIndex, write: Any) -> bool:
+        with Guard(place / "segments" / maintainer._LOCK) if not tried else nullcontext():
+            tried.append(discard(self, write))
+        return tried[-1]
+
+    monkeypatch.setattr(VectorIndex, "discard", beside_maintenance)
+    with open_memory(place) as opened:
+        opened.delete(name, purge=True)
+    assert tried == [False, True]
+    assert holds(place, found) == []
 
 
 def test_beside_writers_and_searches_nothing_is_left_and_nothing_else_is_lost(
