@@ -110,7 +110,7 @@ class Cluster(Searchable, Together):
         self._options = options or IndexOptions()
         self._lock = WriterLock(folder / LOCK)
         self._latencies: dict[str, Latencies] = {}
-        self._version: _Version | None = None
+        self._known: dict[int, _Version] = {}  # the present one, which views share
         self._turns = itertools.count(), itertools.count()  # of statistics, and of searches
         self._checked = False
         self._threads = ThreadPoolExecutor(64, "edge-cluster")
@@ -269,8 +269,8 @@ class Cluster(Searchable, Together):
 
     def _current(self) -> _Version:
         number, held = self.catalogue.version()
-        known = self._version
-        if known is None or known.number != number:
+        known = self._known.get(number)
+        if known is None:
             if not number:
                 raise StorageError(f"nothing was indexed into {self.catalogue.database.path.parent} yet")
             shards: dict[str, list[Replica]] = {}
@@ -278,9 +278,9 @@ class Cluster(Searchable, Together):
                 if (replica.shard, replica.number) in held:
                     shards.setdefault(replica.shard, []).append(replica)
             figures = {name: Figures() for name in shards}
-            known = self._version = _Version(
-                number, shards, held, figures, assignments(self.catalogue, shards, self.budget)
-            )
+            known = _Version(number, shards, held, figures, assignments(self.catalogue, shards, self.budget))
+            self._known.clear()
+            self._known[number] = known
         return known
 
     # Writing

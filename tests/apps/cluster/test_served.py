@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from naive.mcp_answers import data_of
 
+from edge.apps.cluster import cluster
 from edge.apps.collection.excerpts import NotIndexed
 from tests.apps.serve.every_request import Request, Site, site
 
@@ -84,6 +85,26 @@ def test_every_request_is_answered_as_from_one_collection(sites: tuple[Site, Sit
                 assert [a for a, b in zip(found, expected, strict=True) if a != b] == [
                     b for a, b in zip(found, expected, strict=True) if a != b
                 ], request
+
+
+def test_what_is_known_of_the_shards_serves_all_requests(
+    sites: tuple[Site, Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, spread = sites
+    spread.server.library.together([]).search("the river", 2)
+    sent: list[Any] = []
+    monkeypatch.setattr(cluster, "assignments", lambda *_: sent.append("assignments"))
+    send: Any = type(spread.server.options.places).send
+
+    def seen(self: Any, replica: Any, *rest: Any) -> Any:
+        sent.append(rest[0])
+        return send(self, replica, *rest)
+
+    monkeypatch.setattr(type(spread.server.options.places), "send", seen)
+    spread.server.library.together([]).search("the river", 2)
+    assert "assignments" not in sent
+    assert not {"statistics", "resembling"}.intersection(map(str, sent))
+    assert sent
 
 
 def test_a_lost_shard_is_an_error_or_a_marked_result(sites: tuple[Site, Site], monkeypatch: pytest.MonkeyPatch) -> None:
