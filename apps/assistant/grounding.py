@@ -233,15 +233,16 @@ def missing(
                 found.append(name)
     found += _contradicted(statement, question, passages)
     facts = list(dict.fromkeys(found)) or _elsewhere(statement, question, passages)
-    return [fact for fact in facts if not _copied(fact, statement, passages)]
+    copied = _copied(statement, passages) if facts else frozenset[str]()
+    return [fact for fact in facts if _running(fact).split(" ")[0] not in copied]
 
 
-def _copied(fact: str, statement: str, passages: Sequence[GivenPassage]) -> bool:
-    """Whether a passage holds a run of the statement's words around a fact."""
-    words, (first, *_) = _running(statement).split(" "), _running(fact).split(" ")
+def _copied(statement: str, passages: Sequence[GivenPassage]) -> frozenset[str]:
+    """The words of a statement that stand in a run of a passage's own words."""
+    words = _running(statement).split(" ")
     runs = [words[at : at + _RUN] for at in range(len(words) - _RUN + 1)]
-    around = [f" {' '.join(run)} " for run in runs if first in run]
-    return any(run in f" {_running(passage.text)} " for passage in passages for run in around)
+    texts = [f" {_running(passage.text)} " for passage in passages]
+    return frozenset(word for run in runs if any(f" {' '.join(run)} " in text for text in texts) for word in run)
 
 
 @lru_cache(maxsize=32)
