@@ -24,9 +24,10 @@ from edge.models.evidence import RESULT_SIGNALS, Evidence, fit, log_odds, result
 from edge.runtimes.generation.base import Document
 from edge.runtimes.reader import Span
 
-ANSWER = 2 / 3
-"""The probability from which a window is shown as the answer: a wrong answer costs as much as two right ones bring.
-Below it, it is shown as the nearest passage."""
+ANSWER = 0.6
+"""The probability from which a window is shown as the answer: a wrong answer costs as much as two right ones bring, and
+on questions that nothing was fitted on two thirds are right from here on. Below it, it is shown as the nearest
+passage."""
 
 EXACT = 0.85
 """The probability from which the best unit is shown alone. Fewer words are worth less than a right answer."""
@@ -34,11 +35,12 @@ EXACT = 0.85
 LIKELY = 0.5
 """The same for the reranker's probability of a whole passage."""
 
-NEAREST = 0.15
-"""The probability below which the question is not answered at all."""
+NEAREST = 0.1
+"""The probability below which the question is not answered at all. A wrong refusal hides an answer, and a nearest
+passage claims nothing."""
 
 _READ = 2
-"""The passages that are read, those of the highest probability."""
+"""The passages that are read, the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,8 @@ class PassageReader:
         self._last: tuple[str, tuple[str, ...], Reading] | None = None
 
     def read(self, question: str, passages: Sequence[Document], relevance: Sequence[float] = ()) -> Reading:
-        """What passages (see `document_of`) say about a question. `relevance`: the reranker's probability of each;
-        judged anew if not given. Raises the errors of `Collection.search`."""
+        """What passages (see `document_of`), best first, say about a question. `relevance`: the reranker's probability
+        of each; judged anew if not given. Raises the errors of `Collection.search`."""
         texts = tuple(passage.text for passage in passages)
         with self._lock:
             if self._last is None or self._last[:2] != (question, texts):
@@ -110,13 +112,13 @@ class PassageReader:
     def _reading(self, question: str, passages: Sequence[Document], relevance: Sequence[float]) -> Reading:
         if not passages:
             return Reading()
-        if len(relevance) != len(passages):
+        passages = passages[:_READ]
+        if len(relevance) < len(passages):
             relevance = self._collection.relevance(question, [passage.text for passage in passages])
         models = self._collection.models
-        best = sorted(range(len(passages)), key=lambda number: -relevance[number])[:_READ]
-        choices = [(number, window) for number in best for window in windows(all_units(passages[number]))]
-        readable = models.readable(question, [passages[number].text for number in best])
-        knows = dict(zip(best, readable or [False] * len(best), strict=True))
+        choices = [(number, window) for number, each in enumerate(passages) for window in windows(all_units(each))]
+        readable = models.readable(question, [passage.text for passage in passages])
+        knows = readable or [False] * len(passages)
         seen = choices if readable is None else [choice for choice in choices if knows[choice[0]]]
         titles = [passages[number].title for number, _ in seen]
         texts = [f"{title}\n{window.text}" for title, (_, window) in zip(titles, seen, strict=True)]
@@ -145,7 +147,7 @@ class PassageReader:
         ]  # fmt: skip
         # `sorted` is stable: of equal probabilities the better passage comes first.
         ordered = sorted(known + foreign, key=lambda answer: (-answer.worth, -answer.window_relevance))
-        certain, sure = (LIKELY, True) if readable is None else (ANSWER, knows[best[0]])
+        certain, sure = (LIKELY, True) if readable is None else (ANSWER, knows[0])
         return Reading(tuple(ordered), certain, sure)
 
 

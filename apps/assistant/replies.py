@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from edge.apps.assistant.citations import Citations, MarkReader
-from edge.apps.assistant.grounding import Grounding, Quote, Unsupported
+from edge.apps.assistant.grounding import Grounding, Judge, Unsupported
 from edge.apps.assistant.prompts import REFUSAL
 from edge.apps.collection.hits import Hit
 from edge.errors import InputError
@@ -129,25 +129,23 @@ class Showing:
         return tuple(found for check in self.checks for found in check.unsupported)
 
     def whole(
-        self, text: str, passages: Sequence[Hit], *, question: str | None = None, quoted: Quote | None = None
+        self, text: str, passages: Sequence[Hit], *, question: str | None = None, judge: Judge | None = None
     ) -> str:
         """The text to show for a finished part, which was written from `passages`. It is checked as an answer to
         `question`, if that is given."""
-        check = self._check(question, passages, quoted)
+        check = self._check(question, passages, judge)
         if check is not None:
             text = check.feed(text) + check.finish()
         reader = self.citations.reader(passages)
         return reader.feed(text) + reader.finish()
 
-    def begin(
-        self, passages: Sequence[Hit], *, question: str | None = None, quoted: Quote | None = None
-    ) -> GrowingText:
-        return GrowingText(self.citations.reader(passages), self._check(question, passages, quoted))
+    def begin(self, passages: Sequence[Hit], *, question: str | None = None, judge: Judge | None = None) -> GrowingText:
+        return GrowingText(self.citations.reader(passages), self._check(question, passages, judge))
 
-    def _check(self, question: str | None, passages: Sequence[Hit], quoted: Quote | None) -> Grounding | None:
+    def _check(self, question: str | None, passages: Sequence[Hit], judge: Judge | None) -> Grounding | None:
         if question is None:
             return None
-        self.checks.append(Grounding(question, passages, quoted, copied=self._copied))
+        self.checks.append(Grounding(question, passages, judge, copied=self._copied))
         return self.checks[-1]
 
 

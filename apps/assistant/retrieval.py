@@ -138,8 +138,14 @@ class CollectionLibrary:
 
     def best_unit(self, question: str, hits: Sequence[Hit]) -> tuple[int, str] | None:
         """The number of a hit, from 1, and its unit that answers a question best; None if the hits have no units."""
-        found = self.read(question, hits).answers
-        return (found[0].passage + 1, found[0].unit.text) if found else None
+        order = sorted(range(len(hits)), key=lambda number: -hits[number].score)
+        found = self.read(question, [hits[number] for number in order]).answers
+        return (order[found[0].passage] + 1, found[0].unit.text) if found else None
+
+    def related(self, statement: str, texts: Sequence[str]) -> list[float]:
+        """The reranker's probability, for each of `texts`, that it is related to a statement."""
+        self._make_room()
+        return self._first.relevance(statement, texts)
 
     def lookahead(
         self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None

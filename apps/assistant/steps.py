@@ -11,7 +11,7 @@ from functools import partial
 from itertools import zip_longest
 
 from edge.apps.assistant.answer import Cancelled, NotInDocuments, Round
-from edge.apps.assistant.grounding import Quote
+from edge.apps.assistant.grounding import Judge
 from edge.apps.assistant.prompts import StepPrompt
 from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.reading import NEAREST, document_of
@@ -174,7 +174,7 @@ class Steps:
         """A whole reply in the form in which it is shown; `passages` are those that it was written from."""
         self.given = passages
         checked = question if self.options.check and passages else None
-        return self.showing.whole(text, passages, question=checked, quoted=self._quoted(question, passages))
+        return self.showing.whole(text, passages, question=checked, judge=self._judge(question, passages))
 
     def answer(self, prompt: StepPrompt, passages: Sequence[Hit], *, ahead: Sequence[str] = ()) -> Iterator[str]:
         """Yields an answer piece by piece, as it is shown. `NotInDocuments` without passages, or if the generator finds
@@ -182,12 +182,13 @@ class Steps:
         if not passages:
             raise NotInDocuments
         text: GrowingText | None = None
-        passages = newest_first(passages)
+        if self.generator.follows_instructions:
+            passages = newest_first(passages)
         with closing(self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt))) as pieces:
             for piece in pieces:
                 if text is None:  # `given` is known only once the generation has begun
-                    quoted = self._quoted(prompt.question, self.given)
-                    text = self.showing.begin(self.given, question=self._checked(prompt), quoted=quoted)
+                    judge = self._judge(prompt.question, self.given)
+                    text = self.showing.begin(self.given, question=self._checked(prompt), judge=judge)
                 if more := text.feed(piece):
                     yield more
                 if text.loops:
@@ -197,10 +198,10 @@ class Steps:
             raise NotInDocuments
         yield from text.finish(complete=self.finished)
 
-    def _quoted(self, question: str, passages: Sequence[Hit]) -> Quote | None:
-        return (
-            None if self.probability is None else partial(self.library.best_unit, judged_question(question), passages)
-        )
+    def _judge(self, question: str, passages: Sequence[Hit]) -> Judge | None:
+        if self.probability is None:
+            return None
+        return Judge(partial(self.library.best_unit, judged_question(question), passages), self.library.related)
 
     def _checked(self, prompt: StepPrompt) -> str | None:
         """The question that sentences are checked against; None without checking, or if the generator only quotes."""

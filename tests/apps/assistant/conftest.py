@@ -168,6 +168,9 @@ class FakeLibrary:
         self.log.append(("quote", question))
         return self.best
 
+    def related(self, statement: str, texts: Sequence[str]) -> list[float]:
+        return [1.0] * len(texts)
+
     def lookahead(
         self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
     ) -> FakeAhead:

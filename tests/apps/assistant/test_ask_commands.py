@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,10 +21,13 @@ from making.synth import synth
 from naive.program import EDGE, environment_of, write_tiny_models
 
 from edge.apps.assistant.assistant import Assistant
+from edge.apps.assistant.reading import Reading
 from edge.apps.assistant.retrieval import CollectionLibrary, Retrieval
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.collection.filters import Filters
 from edge.config import Config
+from edge.runtimes.generation.base import Document
+from tests.apps.assistant.conftest import answering
 
 NOTES = "# Rivers\n\nThe river Ombra floods its valley in spring.\n\nIts bridge was built in 1821 by Anna Berg.\n"
 QUESTION = "When does the river flood?"
@@ -352,3 +356,19 @@ def test_room_that_another_request_works_in_is_no_refusal(collection: Collection
     with budget.reserve("another request", 3 << 30):
         assert library.embed_queries(["the old bridge"]).shape == (1, 64)
     assert not cache.nbytes
+
+
+def test_a_quotation_is_from_the_best_passages_in_whatever_order_a_model_got_them(
+    collection: Collection, hit: Any
+) -> None:
+    """Mails are given newest first, and the reader reads the first two of what it gets."""
+    worst, best = hit(1, "Ice floats.", score=0.1), hit(2, "The river floods.", score=0.9)
+    read: list[list[str]] = []
+
+    def reading(question: str, passages: Sequence[Document], relevance: Sequence[float]) -> Reading:
+        read.append([passage.text for passage in passages])
+        return Reading((answering(0.9),))
+
+    library = CollectionLibrary(Together({"": collection}), reader=Mock(read=reading))
+    assert library.best_unit("When?", [worst, best]) == (2, answering(0.9).unit.text)
+    assert read == [["The river floods.", "Ice floats."]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import Answer, AnswerStats, notices
 from edge.apps.assistant.assistant import Turn, _standalone
-from edge.apps.assistant.grounding import GivenPassage, Grounding, Unsupported, missing
+from edge.apps.assistant.grounding import GivenPassage, Grounding, Judge, Unsupported, missing
 from edge.apps.assistant.steps import SMALL_MODEL
 from edge.apps.collection.hits import Hit
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
@@ -75,16 +75,7 @@ MISSING: list[tuple[Given, str, dict[str, Facts]]] = [
         "It is a deposit.": [],
         "It is due:\n1. to Ms Brandt\n2) in June": [],
         "": [],
-        # What a sentence adds to the question counts, unless that is a word, or its language is not the passages'.
-        "Dogs must always be kept on a short leash outside.": ["Dogs", "always", "kept", "short", "leash", "outside"],
-        "A deposit is given to the owner before moving in.": ["given", "owner", "moving"],
-        "A deposit is given by the tenant, in rent.": [],
-        "The tenant hands over three months of rent.": [],
-        "Dogs bark outside.": ["Dogs", "bark", "outside"],
-        "Delete the file.": ["Delete", "file"],
-        "Delete.": [],
     }),
-    ([GivenPassage.of(LEASE)], "Wie hoch ist die Kaution?", {"Hunde sollten immer draussen angeleint sein.": []}),
     # A heading alone does not tell what a number is, if the statement says it, and the passage says nothing of it.
     ([FLAT], "How much is the down payment for the flat?", {
         "The down payment is 1,140 euros.": ["1,140 euros"], "The rent is 1,140 euros.": [], "It is 1,140 euros.": [],
@@ -132,6 +123,40 @@ MISSING: list[tuple[Given, str, dict[str, Facts]]] = [
 )
 def test_facts_that_no_passage_holds_are_missing(passages: Given, question: str, statement: str, facts: Facts) -> None:
     assert missing(statement, question, passages) == facts
+
+
+DOGS = "Dogs must always be kept on a short leash outside."
+
+
+@pytest.mark.parametrize(
+    ("statement", "asked", "facts"),
+    [
+        (DOGS, ASKED, ["Dogs", "always", "kept", "short", "leash", "outside"]),
+        ("A deposit is given to the owner before moving in.", ASKED, ["given", "owner", "moving"]),
+        ("A deposit is given by the tenant, in rent.", ASKED, []),
+        ("Dogs bark outside.", ASKED, ["Dogs", "bark", "outside"]),
+        ("Delete.", ASKED, []),
+        ("Hunde sollten immer draussen angeleint sein.", "Wie hoch ist die Kaution?", []),
+    ],
+)
+def test_a_sentence_about_something_else_is_told_by_its_words_and_then_by_the_reranker(
+    statement: str, asked: str, facts: list[str]
+) -> None:
+    """One new word is not enough, nor words of another language than the passages'."""
+    judged: list[tuple[str, tuple[str, ...]]] = []
+
+    def judge(relation: float) -> Judge:
+        def related(statement: str, texts: Sequence[str]) -> list[float]:
+            judged.append((statement, tuple(texts)))
+            return [0.0] * (len(texts) - 1) + [relation]
+
+        return Judge(lambda: None, related)
+
+    passages = [GivenPassage.of("Nobody knows."), GivenPassage.of(LEASE)]
+    assert missing(statement, asked, passages, (), judge(0.09)) == facts
+    assert judged == ([(statement, ("Nobody knows.", LEASE))] if facts else []), "most sentences are not judged"
+    assert missing(statement, asked, passages, (), judge(0.1)) == []
+    assert missing(statement, asked, passages) == []
 
 
 DENTAL = GivenPassage.of(
@@ -223,7 +248,8 @@ def test_a_small_model_may_only_copy(hit: Any, generator: Any, steps: Any, state
     check.feed(statement + " ")
     check.finish()
     assert bool(check.unsupported) == found
-    elsewhere = Grounding("What is the report?", [hit(1, LEASE), hit(2, STAFF)], lambda: (1, LEASE), copied=True)
+    judge = Judge(lambda: (1, LEASE), Mock())
+    elsewhere = Grounding("What is the report?", [hit(1, LEASE), hit(2, STAFF)], judge, copied=True)
     elsewhere.feed(statement + " ")
     elsewhere.finish()
     assert elsewhere.unsupported, "it is no better than the quotation of another passage"

@@ -17,6 +17,7 @@ from edge.apps.assistant.answer import Cancelled, NotInDocuments
 from edge.apps.assistant.reading import Reading
 from edge.apps.assistant.retrieval import Retrieval
 from edge.apps.assistant.steps import Steps
+from edge.apps.documents.base import Mail
 from edge.apps.verbs.requests import AskOptions
 from edge.errors import InputError
 from edge.scheduling.predictor import PromptWork, TimePredictor
@@ -323,3 +324,19 @@ def test_options_that_make_no_sense_are_refused() -> None:
     for name, value in {**wrong, "order_tolerance": -0.1}.items():
         with pytest.raises(InputError, match="not"):
             AskOptions(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("follows", "order"), [(True, [4, 2, 3, 1]), (False, [1, 2, 3, 4])])
+def test_a_model_reads_mails_of_one_thread_newest_first(
+    steps: Make, generator: Any, hit: Any, follows: bool, order: list[int]
+) -> None:
+    """A generator that quotes reads the best passages, and its reading is the one that decided."""
+    mails = {1: ("t", "2026-01-02"), 2: ("other", "2026-01-01"), 3: ("t", "2026-01-03"), 4: ("t", "2026-01-04")}
+    passages = [
+        hit(number, f"The {number}th mail.", mail=Mail("Ann", "Bo", "Keys", f"{day}T10:00:00", str(number), thread))
+        for number, (thread, day) in mails.items()
+    ]
+    said = generator(lambda messages, documents: "Keys.", follows_instructions=follows)
+    list(steps(said, check=False).answer(prompts.answer(QUESTION), passages))
+    (_, documents, _) = said.requests[0]
+    assert [int(document.text.split()[1][0]) for document in documents] == order
