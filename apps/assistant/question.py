@@ -1,9 +1,8 @@
-"""A question by its words: its asking sentence, whether it refers back, the kind of value that it asks for."""
+"""A question by its words: its asking sentence, its parts, and whether it refers back."""
 
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from edge.apps.assistant.grounding import ASKING_WORDS
 from edge.apps.documents.kinds import continues
@@ -49,6 +48,7 @@ _JOINED = re.compile(rf",? (?:and|und|et|y|e) (?=(?:[^\W\d_]{{1,5}} )?¿?(?:{ASK
 """Between two questions. One short word may come before the asking word: until when."""
 
 _THAN = re.compile(r" (?:than|als) ", re.IGNORECASE)
+_HOW = re.compile(r"(?:how|wie) ", re.IGNORECASE)
 _LEAST_WORDS = 2
 _FEW_WORDS = 3
 _SHORT_WORDS = 7
@@ -58,27 +58,6 @@ _ASKS = re.compile(r"[?？؟][\"'”’»)\]」』）]*$")
 LONGEST = 300
 """The most characters of a question that passages are judged by."""
 
-Kind = Literal["price", "number", "time"]
-
-_PRICE = re.compile(
-    r"\b(?:costs?|prices?|pa(?:y|ys|id)|fees?|fare|charge[sd]?|rent|salary|budget|spen[dt]|earn|owe|fine|penalty|deposit"
-    r"|expensive|kostete?n?|kosten|preis|gebühr|miete|bezahlen|kaution|betrag"
-    r"|co[uû]t\w*|prix|loyer|pa(?:yer|gar|gare)|montant|caution|cuestan?|cost[oóò]|costa(?:no)?|precio|alquiler|fianza"
-    r"|prezzo|affitto)\b"
-)
-_AMOUNT = re.compile(
-    r"\b(?:how much|wie ?viel|wie hoch|combien|cu[aá]nto|quanto)\b|^¿?(?:what|was|quel(?:le)?|qué|cu[aá]l|qual)\b"
-)
-_WHEN = re.compile(
-    r"^(?:(?:and|but|so|from|until|since|by|at|on|in|und|bis|ab|seit)\b[ ,]*)*"
-    r"(?:when|(?:what|which) (?:time|date|day|year|month)|how (?:late|early)|wann|(?:(?:de|depuis|jusqu'à|pour) )?quand"
-    r"|(?:à|¿?a|à partir de) (?:quelle|qué|che) (?:heure|hora|ora)|¿?cuándo|(?:entro )?quando)\b"
-)
-_NUMBER = re.compile(
-    r"\bhow (?:much|many|long|far|high|heavy|deep|old|often|fast|wide|tall|big|large|hot|warm|loud|soon|slow)\b"
-    r"|\bwie ?viele?\b|\bwie (?:lange|oft|hoch|weit|alt|groß|schwer)\b|\b(?:combien|cu[aá]nt[oa]s?|quant[oiae])\b"
-    r"|\b(?:number|nummer|numéro|número|numero)\b"
-)
 _SPOKEN = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _THANKS = frozenset({"thanks", "thank", "thx", "cheers", "danke", "dank"})
 _GREETINGS = frozenset({"hello", "hi", "hey", "hallo", "moin"})
@@ -187,27 +166,13 @@ def asked_parts(question: str) -> list[str]:
     ['When was the trip planned, and when will it be now?']
     """
     asked = " ".join(question.split()).rstrip("?？ ")
-    sides = _THAN.split(asked, 1) if asked_value(question) else [asked]
+    sides = _THAN.split(asked, 1) if _HOW.match(asked) else [asked]
     if len(sides) == 2:
         parts = [sides[0], " ".join([*asked.split()[:2], sides[1]])]
     else:
         parts = sides = _JOINED.split(asked, 1)
     whole = len(parts) == 2 and all(len(content_words(side)) >= _LEAST_WORDS for side in sides)
     return [f"{part}?" for part in parts] if whole and not refers_back(parts[1]) else [question]
-
-
-def asked_value(question: str) -> Kind | None:
-    """The kind of value that a question asks for; None if it asks for none.
-
-    >>> asked_value("How much is the fee?"), asked_value("Jusqu'à quand ?"), asked_value("Who is Ada?")
-    ('price', 'time', None)
-    """
-    question = question.casefold().strip()
-    if _WHEN.search(question):
-        return "time"
-    if _PRICE.search(question) and _AMOUNT.search(question):
-        return "price"
-    return "number" if _NUMBER.search(question) else None
 
 
 def courtesy(text: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.assistant.pipelines import INTERVAL, PIPELINES
-from edge.apps.assistant.question import LONGEST, asked_value, check_question, courtesy, judged_question, refers_back
+from edge.apps.assistant.question import LONGEST, check_question, courtesy, judged_question, refers_back
 from edge.apps.assistant.retrieval import Retrieval
 from edge.apps.assistant.units import WORDS, units, windows
 from edge.apps.documents.kinds import HEADING, SENTENCE
@@ -115,22 +115,6 @@ def test_what_cannot_be_judged_by_is_refused() -> None:
     for question in ("🎉", "???"):
         with pytest.raises(InputError, match="holds no word"):
             check(question)
-
-
-@pytest.mark.parametrize(
-    ("question", "kind"),
-    [
-        ("How much did the boat cost?", "price"), ("What is the rent?", "price"), ("Wie viel kostet es?", "price"),
-        ("How many keys are there?", "number"), ("How much is there?", "number"), ("Wie lange dauert es?", "number"),
-        ("When does it open?", "time"), ("and until when?", "time"), ("Which day is it?", "time"),
-        ("Wann endet die Frist?", "time"), ("Combien coûte le vélo ?", "price"), ("¿Cuándo empieza el curso?", "time"),
-        ("Quante bottiglie ci sono?", "number"), ("A che ora parte il treno?", "time"), ("¿Cuánto cuesta?", "price"),
-        ("What happens when it costs more?", "price"), ("Who pays?", None),
-        ("What do I do when a pole breaks?", None), ("bridge", None), ("", None),
-    ],
-)  # fmt: skip
-def test_the_kind_of_value_asked_for(question: str, kind: str | None) -> None:
-    assert asked_value(question) == kind
 
 
 @pytest.mark.parametrize(
