@@ -28,6 +28,7 @@ _MODULES = {
     "rerank-peers": "rerank_peers",
     "search-peers": "search",
     "search-quality": "search",
+    "statements": "statements",
     "supersession": "supersession",
     "traversal": "traversal",
 }
