@@ -34,10 +34,10 @@ from edge.apps.options import (
 )
 from edge.apps.serve.connection import own_options
 from edge.apps.store.failures import Health
-from edge.apps.verbs.answering import written
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Ask
 from edge.apps.verbs.verb import ASK, do, interruptible
+from edge.apps.verbs.work import written
 from edge.config import Config, format_size
 from edge.errors import EdgeError
 from edge.files.input_file import read_line

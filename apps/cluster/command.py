@@ -14,11 +14,10 @@ from edge.apps.cluster.catalogue import Catalogue, Replica
 from edge.apps.cluster.cluster import Cluster
 from edge.apps.collection.query import Query
 from edge.apps.collection.registry import holds_collection, locate
-from edge.apps.commands.output import SearchOutcome
 from edge.apps.options import CommandGroup, Setup, collection_option, json_option, setup_options
 from edge.apps.store.lexical import respelled
 from edge.apps.verbs.requests import SearchOptions
-from edge.apps.verbs.searching import UNKNOWN, figures
+from edge.apps.verbs.work import UNKNOWN, SearchOutcome, figures
 from edge.config import Config, counted, format_size, parse_size
 from edge.errors import CollectionMissing, InputError
 from edge.resident import ResidentWatch

@@ -21,9 +21,18 @@ from edge.apps.collection.paths import nearest, path_from, resolved
 from edge.apps.collection.project import abandoned, drop
 from edge.apps.collection.registry import Registry, existing_collection, locate, naming
 from edge.apps.collection.report import CollectionStatus, LeftOut
-from edge.apps.commands.output import markdown_link, output_option, place, print_csv, print_erasure, say, styled
-from edge.apps.commands.tuning import described, wished
-from edge.apps.console import notice, told
+from edge.apps.commands.index import described, wished
+from edge.apps.console import (
+    markdown_link,
+    notice,
+    output_option,
+    place,
+    print_csv,
+    print_erasure,
+    say,
+    styled,
+    told,
+)
 from edge.apps.documents.base import TRANSCRIPT, place_in
 from edge.apps.options import (
     CommandGroup,

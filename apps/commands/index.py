@@ -1,4 +1,5 @@
-"""`edge index` and `edge watch`: bring a collection up to date with folders, once or continuously."""
+"""`edge index` and `edge watch`: bring a collection up to date with folders, once or continuously. `edge index --tune`
+chooses the parameters of its vector index, and says why."""
 
 from __future__ import annotations
 
@@ -6,21 +7,25 @@ import json
 import os
 import sys
 import threading
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+import numpy.typing as npt
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import absence, check_there, contains, from_here, resolved
 from edge.apps.collection.registry import PROJECT, holds_collection, locate
 from edge.apps.collection.report import IndexReport
-from edge.apps.commands.tuning import TuneOptions, as_figures, sentence, tune, tune_options
+from edge.apps.commands.texts import read_texts
 from edge.apps.console import ProgressBar, tell
 from edge.apps.options import ManyOptions, Report, Setup, collection_option, report_options, setup_options
-from edge.config import Config, counted, format_size
+from edge.apps.verbs.options import RequestOptions, option
+from edge.config import Config, counted, format_size, parse_size
 from edge.errors import InputError
-from edge.ivf.base import IndexTuning
+from edge.ivf.base import Goal, IndexOptions, IndexTuning, Parameters
 from edge.resident import ResidentWatch
 from edge.text.control_characters import escaped
 from edge.trace import Trace
@@ -32,6 +37,36 @@ _embedder = click.option("--embedder", help="Model for a new collection: a known
 _poll = click.option("--poll", is_flag=True, help="Watch by comparing, for network drives that send no notifications.")
 
 
+@dataclass(frozen=True, slots=True)
+class TuneOptions(RequestOptions):
+    """What the parameters of the vector index are chosen for; None where it was not given."""
+
+    tune: bool = option(False, "Choose the parameters of the vector index by measuring, and train it anew.", "--tune")
+    recall: float | None = option(
+        None, "With --tune: share of the 10 nearest passages that a search must find (0.95 without --within).",
+        "--recall",
+    )  # fmt: skip
+    within: float | None = option(None, "With --tune: milliseconds that a query may take.", "--within", metavar="MS")
+    lists_size: str | None = option(
+        None, "With --tune: most bytes of all lists, such as 100MB.", "--lists-size", metavar="SIZE"
+    )
+    questions: str | None = option(
+        None, "With --tune: file with questions such as yours, one per line; made from passages if not given.",
+        "--questions", metavar="FILE",
+    )  # fmt: skip
+
+    def goal(self) -> Goal | None:
+        if not self.tune:
+            if alone := next(iter(self.to_json()), None):
+                raise InputError(f"--{alone.replace('_', '-')} says what the index is tuned to: it needs --tune")
+            return None
+        recall = self.recall
+        if recall is None and self.within is None:
+            recall = IndexOptions().recall_target
+        seconds = None if self.within is None else self.within / 1e3
+        return Goal(recall, seconds, None if self.lists_size is None else parse_size(self.lists_size))
+
+
 @click.command(cls=ManyOptions, everyday=("watch", "retry", "collection", "memory", "as_json"))
 @_paths
 @click.option("--watch", is_flag=True, help="Go on, and index every change as it happens.")
@@ -41,7 +76,7 @@ _poll = click.option("--poll", is_flag=True, help="Watch by comparing, for netwo
 @_embedder
 @click.option("--cluster", metavar="ADDRESS", help="Fill a collection in shards, which Ray at ADDRESS reaches.")
 @click.option("--readers", type=click.IntRange(1), help="With --cluster: processes that read and embed files.")
-@tune_options
+@TuneOptions.add_to
 @collection_option
 @setup_options()
 @report_options
@@ -54,7 +89,7 @@ def index(
     embedder: str | None,
     cluster: str | None,
     readers: int | None,
-    tuning: TuneOptions,
+    options: TuneOptions,
     collection: Path | None,
     setup: Setup,
     report: Report,
@@ -66,7 +101,7 @@ def index(
     """
     config = setup.config(embedder=embedder)
     if cluster is not None:
-        if watch or retry or rebuild or tuning.goal() is not None or report.stats or report.trace is not None:
+        if watch or retry or rebuild or options.goal() is not None or report.stats or report.trace is not None:
             raise InputError("--watch, --retry, --rebuild, --stats, --trace and tuning do not go with --cluster")
         from edge.apps.cluster.command import indexed
 
@@ -74,7 +109,7 @@ def index(
         return
     if readers is not None:
         raise InputError("--readers needs --cluster")
-    _run(paths, collection, config, report, watch=watch, poll=poll, retry=retry, rebuild=rebuild, tuning=tuning)
+    _run(paths, collection, config, report, watch=watch, poll=poll, retry=retry, rebuild=rebuild, tuning=options)
 
 
 @click.command("watch")
@@ -241,3 +276,59 @@ def _print_stats(report: IndexReport, peak: int, limit: int) -> None:
         f"passages {report.chunks:,} added, {report.reused:,} of them with the vector of an equal one",
     ):
         click.echo(line, err=True)
+
+
+def tune(collection: Collection, goal: Goal, questions: str | None) -> IndexTuning:
+    index = collection.vectors
+    if index is None:
+        raise InputError("the collection has no vectors yet; index something before it is tuned")
+    given = None if questions is None else _embedded(collection, questions)
+    with ProgressBar(" rows") as bar:
+        return index.tune(
+            collection.database.write, goal, questions=given, progress=lambda stage, done, total: bar(done, total)
+        )
+
+
+def _embedded(collection: Collection, questions: str) -> npt.NDArray[np.float32]:
+    embedder, budget = collection.embedder, collection.budget
+    documents = read_texts(questions, budget.limit)
+    with budget.reserve("questions", sum(document.nbytes for document in documents)):
+        return embedder.embed([document.text for document in documents], query=True)
+
+
+def as_figures(done: IndexTuning) -> dict[str, Any]:
+    chosen = asdict(done.tuned)
+    return {"changed": done.changed, **chosen.pop("parameters"), **chosen}
+
+
+def sentence(done: IndexTuning) -> str:
+    chosen = done.tuned
+    aim = wished(chosen.goal)
+    verb = "tuned" if done.changed else "already tuned"
+    reason = "the highest recall" if chosen.goal.recall is None else "the fastest"
+    what = described(chosen.parameters, chosen.rows, chosen.nprobe)
+    return (
+        f"{verb} for {aim}: {what}. Of all parameters that keep this goal, these are predicted to be {reason}: "
+        f"{chosen.seconds * 1e3:.2f} ms per query, a recall of {chosen.recall:.3f} on the sampled questions, "
+        f"{format_size(chosen.nbytes)} of lists."
+    )
+
+
+def wished(goal: Goal) -> str:
+    parts = [
+        f"a recall of {goal.recall:g}" if goal.recall is not None else "",
+        f"{goal.seconds * 1e3:g} ms per query" if goal.seconds is not None else "",
+        f"lists of at most {format_size(goal.nbytes)}" if goal.nbytes is not None else "",
+    ]
+    return " and ".join(filter(None, parts))
+
+
+def described(p: Parameters, rows: int, nprobe: int) -> str:
+    if p.lists == 1:
+        return f"one list of {counted(rows, 'vector')}, scanned exactly"
+    codes = {
+        "flat": "exact vectors", "sq8": "one byte per component", "pq": f"codes of {counted(p.code_size, 'byte')}",
+        "opq": f"codes of {counted(p.code_size, 'byte')} after a rotation",
+    }[p.codec]  # fmt: skip
+    scored = "" if p.codec == "flat" else f", and at most {counted(p.rescore, 'exact score')} per result"
+    return f"{counted(p.lists, 'list')} of {counted(rows, 'vector')} ({p.codec}: {codes}), {nprobe:,} probed{scored}"

@@ -14,11 +14,11 @@ from click.core import ParameterSource
 from edge.apps.collection.hits import Hit, Place, brief, written
 from edge.apps.collection.paths import from_here
 from edge.apps.collection.registry import located, project_collection, project_root
-from edge.apps.commands.output import (
-    SearchOutcome,
+from edge.apps.console import (
     folded,
     highlighted,
     markdown_link,
+    modelled_line,
     output_option,
     place,
     plain_markdown,
@@ -26,7 +26,6 @@ from edge.apps.commands.output import (
     say,
     styled,
 )
-from edge.apps.console import modelled_line
 from edge.apps.options import (
     ManyOptions,
     Setup,
@@ -40,6 +39,7 @@ from edge.apps.serve.connection import own_options
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.requests import Search
 from edge.apps.verbs.verb import SEARCH, do
+from edge.apps.verbs.work import SearchOutcome
 from edge.config import Config, counted, format_size
 from edge.errors import InputError
 from edge.text.control_characters import escaped

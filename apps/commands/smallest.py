@@ -130,11 +130,13 @@ def _serving(config: Config) -> OperationPlan:
 OPERATIONS: Mapping[str, Operation] = {
     "demo": Operation(("edge.apps.demo", "edge.runtimes.reranker"), _demonstrating),
     "index": Operation(("edge.apps.commands.index", "edge.apps.collection.writing"), _indexing),
-    "search": Operation(("edge.apps.commands.search", "edge.apps.verbs.searching"), _searching),
+    "search": Operation(
+        ("edge.apps.commands.search", "edge.apps.verbs.work", "edge.apps.collection.collection"), _searching
+    ),
     "ask": Operation(("edge.apps.assistant.ask",), _answering),
     "memory": Operation(("edge.apps.memory.command", "edge.apps.memory.memory"), _remembering),
-    "rerank": Operation(("edge.apps.commands.texts", "edge.apps.verbs.ranking", "edge.runtimes.reranker"), _ranking),
-    "embed": Operation(("edge.apps.commands.texts", "edge.apps.verbs.ranking", "edge.runtimes.embedder"), _embedding),
+    "rerank": Operation(("edge.apps.commands.texts", "edge.apps.verbs.work", "edge.runtimes.reranker"), _ranking),
+    "embed": Operation(("edge.apps.commands.texts", "edge.apps.verbs.work", "edge.runtimes.embedder"), _embedding),
     "mcp": Operation(("edge.apps.mcp.command", "edge.apps.mcp.tools", "edge.apps.mcp.protocol"), _searching, _load_sdk),
     "serve": Operation(("edge.apps.serve.command", "edge.apps.serve.listening"), _serving, _load_server),
 }

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge.apps.commands.output import print_erasure
 from edge.apps.commands.texts import Lines
-from edge.apps.console import ProgressBar, notice, told
+from edge.apps.console import ProgressBar, notice, print_erasure, told
 from edge.apps.memory.arguments import default_path, existing_memory
 from edge.apps.options import (
     LazyGroup,

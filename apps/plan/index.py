@@ -12,7 +12,7 @@ import click
 
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.registry import locate
-from edge.apps.commands.tuning import described, wished
+from edge.apps.commands.index import described, wished
 from edge.apps.console import ProgressBar
 from edge.apps.options import Setup, collection_option, json_option, setup_options
 from edge.config import format_size

@@ -23,8 +23,8 @@ from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.library import OWN_LLM
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.serve.search import Show
-from edge.apps.verbs.answering import written
 from edge.apps.verbs.requests import AskOptions
+from edge.apps.verbs.work import written
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Message, Sampling
 from edge.runtimes.passes import RunStats

@@ -23,7 +23,7 @@ from edge.apps.serve.body import MOST_ENTRIES, PathText, Texts, Whole, as_list, 
 from edge.apps.serve.endpoint import Call, Events, ServedPath
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.store.database import Database
-from edge.apps.verbs import answering
+from edge.apps.verbs import work
 from edge.apps.verbs.requests import AskOptions, SearchOptions
 from edge.runtimes.scoring import LayerReport
 
@@ -128,7 +128,7 @@ def ask(call: Call, body: AskBody) -> dict[str, Any]:
     with call.library.assistant(body.names, body.llm or "", body.pipeline or "plain") as assistant:
         conversation = assistant.chat(options=options)
         conversation.turns.extend(turn.turn() for turn in body.turns or ())
-        answer = answering.written(conversation.stream(body.question), show)
+        answer = work.written(conversation.stream(body.question), show)
         return {**answer_document(answer), "health": assistant.collection.health().to_json()}
 
 

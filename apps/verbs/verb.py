@@ -191,10 +191,10 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-SEARCH = Verb("search", "requests:Search", "searching:search", _SEARCH)
-ASK = Verb("ask", "requests:Ask", "answering:ask", _ASK, streams=True)
-RERANK = Verb("rerank", "requests:Rerank", "ranking:rerank", _MODELS)
-EMBED = Verb("embed", "requests:Embed", "ranking:embed", _MODELS)
+SEARCH = Verb("search", "requests:Search", "work:search", _SEARCH)
+ASK = Verb("ask", "requests:Ask", "work:ask", _ASK, streams=True)
+RERANK = Verb("rerank", "requests:Rerank", "work:rerank", _MODELS)
+EMBED = Verb("embed", "requests:Embed", "work:embed", _MODELS)
 
 VERBS = (SEARCH, ASK, RERANK, EMBED)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 _IMPORTED = (
     "edge.apps.cli", "edge.apps.commands.models", "edge.apps.commands.index", "edge.apps.commands.search",
-    "edge.apps.verbs.searching", "edge.apps.commands.contents", "edge.apps.collection.care", "edge.apps.commands.texts",
+    "edge.apps.verbs.work", "edge.apps.commands.contents", "edge.apps.collection.care", "edge.apps.commands.texts",
     "edge.apps.collection.collection", "edge.apps.collection.intake", "edge.apps.collection.writing",
     "edge.apps.memory.command", "edge.apps.memory.memory", "edge.apps.memory.care",
     "edge.devices.cpu", "edge.devices.faiss_codec", "faiss", "numpy.ma",

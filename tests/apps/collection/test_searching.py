@@ -17,7 +17,7 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit, merge
 from edge.apps.collection.searching import PassageSource, Within, candidates
 from edge.apps.verbs.requests import SearchOptions
-from edge.apps.verbs.searching import look
+from edge.apps.verbs.work import look
 from edge.errors import BudgetExceeded
 from edge.ivf.index import VectorIndex
 from edge.models.calibration import Calibration, Forecast

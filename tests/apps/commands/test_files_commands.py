@@ -377,7 +377,7 @@ def test_a_progress_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_matches_is_coloured_on_a_terminal_only(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" not in edge("search", "river", "--no-rerank", TERM="xterm").stdout  # nobody looks
-    monkeypatch.setattr("edge.apps.commands.output.is_terminal", lambda: True)
+    monkeypatch.setattr("edge.apps.console.is_terminal", lambda: True)
     shown = edge("search", "river", "--no-rerank", TERM="xterm").stdout
     assert "\x1b[33m\x1b[1mriver\x1b[0m" in shown
     assert f"\x1b[36m\x1b[1m{Path('docs') / 'rivers.md'}\x1b[0m" in shown
