@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from edge.apps.mcp.protocol import without_null
-from edge.apps.serve import anthropic, documents, mem0, ollama, openai, own, rerank, search, tei
+from edge.apps.serve import chats, collections, mem0, models, own
 from edge.apps.serve.endpoint import Call, Endpoint, ServedPath
 from edge.apps.serve.mcp_http import tool_paths
 from edge.apps.serve.refusals import HttpRefusal, plain, refused
@@ -49,7 +49,7 @@ def _served(path: Path) -> Any:
 
 
 def paths(server: HttpServer) -> list[ServedPath]:
-    subjects = (rerank, tei, ollama, openai, anthropic, search, documents, own, mem0)
+    subjects = (models, chats, collections, own, mem0)
     return [*(path for subject in subjects for path in subject.PATHS), *tool_paths(server)]
 
 

@@ -93,11 +93,10 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
     """
     if what is not None:
         return _controlled(what, context)
-    from edge.apps.serve.editor import Editor, system_command
     from edge.apps.serve.limits import load_libraries
     from edge.apps.serve.listening import address_of, bound_socket, owners_socket, run
     from edge.apps.serve.security import Access, is_loopback, known_token
-    from edge.apps.serve.server import HttpServer, ServerOptions
+    from edge.apps.serve.server import Editor, HttpServer, ServerOptions, system_command
     from edge.runtimes.engine import Tuning
 
     load_libraries()

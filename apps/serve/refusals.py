@@ -1,4 +1,5 @@
-"""`HttpRefusal`: the answer to a request that is not served. Every error becomes one, with its HTTP status."""
+"""`HttpRefusal`: the answer to a request that is not served. Every error becomes one, with its HTTP status, and is
+written in the shape of the request's dialect."""
 
 from __future__ import annotations
 
@@ -89,6 +90,49 @@ Shape = Callable[[int, str], dict[str, Any]]
 def plain(status: int, message: str) -> dict[str, Any]:
     """`detail`, as FastAPI writes it, which Jina's and vLLM's servers use."""
     return {"detail": message, "status": status}
+
+
+def jina(status: int, message: str) -> dict[str, Any]:
+    """As Jina and vLLM write it, with the member that Cohere's first version reads."""
+    return {**plain(status, message), "message": message}
+
+
+def cohere(status: int, message: str) -> dict[str, Any]:
+    return {"message": message}
+
+
+def tei(status: int, message: str) -> dict[str, Any]:
+    kinds = {413: "Validation", 422: "Validation", 429: "Overloaded", 424: "Backend"}
+    return {"error": message, "error_type": kinds.get(status, "Validation" if status < 500 else "Backend")}
+
+
+def ollama(status: int, message: str) -> dict[str, Any]:
+    return {"error": message}
+
+
+_OPENAI = {401: "invalid_api_key", 404: "model_not_found", 413: "context_length_exceeded", 429: "rate_limit_exceeded"}
+
+
+def openai(status: int, message: str) -> dict[str, Any]:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": _OPENAI.get(status)}}
+
+
+def failed(status: int, message: str) -> dict[str, Any]:
+    """As OpenAI writes it in an answer, and in a stream of responses."""
+    found = openai(status, message)
+    return {**found["error"], **found, "type": "error", "sequence_number": 0}
+
+
+_ANTHROPIC = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error",
+}  # fmt: skip
+
+
+def anthropic(status: int, message: str) -> dict[str, Any]:
+    kind = _ANTHROPIC.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def refused(error: HttpRefusal, shape: Shape = plain, headers: Mapping[str, str] | None = None) -> Any:

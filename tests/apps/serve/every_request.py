@@ -21,8 +21,7 @@ from edge.apps.cluster.intake import index
 from edge.apps.collection.collection import Collection
 from edge.apps.serve import own
 from edge.apps.serve.application import application, paths
-from edge.apps.serve.editor import Editor
-from edge.apps.serve.server import HttpServer, ServerOptions
+from edge.apps.serve.server import Editor, HttpServer, ServerOptions
 from edge.config import Config
 from edge.resident import anonymous_resident
 

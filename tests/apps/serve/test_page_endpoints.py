@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from edge.apps.collection.collection import Collection
-from edge.apps.serve import search
+from edge.apps.serve import collections
 from edge.apps.serve.application import FOLDER, TYPES
-from edge.apps.serve.documents import preview
-from edge.apps.serve.editor import Editor, is_passive, system_command
+from edge.apps.serve.collections import preview
+from edge.apps.serve.server import Editor, is_passive, system_command
 from edge.config import Config
 from edge.errors import CapabilityError, ConfigError, InputError
 from tests.apps.serve.conftest import TEXTS, Running
@@ -106,7 +106,7 @@ def test_examples_are_headings_of_documents_and_no_names_of_files(tiny_models: P
     config = Config(memory=10**11, models_dir=str(tiny_models), embedder="tiny-embedder")
     with Collection(tmp_path / "collection", config=config) as collection:
         collection.index([tmp_path / "files"])
-        found = search.examples(collection.database)
+        found = collections.examples(collection.database)
     assert found == [
         {"heading": "Cooking times", "title": "Pasta"},
         {"heading": "Late frosts", "title": "The garden"},

@@ -13,7 +13,7 @@ import pytest
 from making.random_gguf import RandomModel
 from making.synth import synth
 
-from edge.apps.serve.ollama import OllamaShowBody, show, tags
+from edge.apps.serve.models import OllamaShowBody, show, tags
 from edge.config import Config
 from edge.models.registry import KNOWN, generator_path
 from tests.apps.serve.conftest import Running

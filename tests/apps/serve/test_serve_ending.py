@@ -22,7 +22,7 @@ from msgspec import Struct
 from naive.program import config_of
 from naive.waiting import PATIENCE_S, until
 
-from edge.apps.serve import openai
+from edge.apps.serve import models
 from edge.apps.serve.endpoint import Endpoint, Events, ServedPath
 from edge.apps.serve.limits import GRACE_S, LEAVE_S
 from edge.apps.serve.server import HttpServer, ServerOptions
@@ -251,8 +251,8 @@ def test_an_answer_that_nobody_waits_for_is_not_written(server: HttpServer, monk
                 assert gone.wait(PATIENCE_S)
             return "0"
 
-        monkeypatch.setattr(openai, "_as_json", write)
-        (path,) = (each for each in openai.PATHS if each.path == "/v1/embeddings")
+        monkeypatch.setattr(models, "_as_json", write)
+        (path,) = (each for each in models.PATHS if each.path == "/v1/embeddings")
         asked = Asked(Endpoint(server, path), "/v1/embeddings")
         asked.send(b'{"input": ["a", "b", "c"]}', last=True)
         await asked.task

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from edge.apps.memory.arguments import SCOPE_FIELDS
-from edge.apps.serve import anthropic, documents, mem0, ollama, openai, own, rerank, search, tei
+from edge.apps.serve import chats, collections, mem0, models, own
 from edge.apps.serve.application import described
 from edge.apps.serve.body import decoded
 from edge.apps.serve.refusals import HttpRefusal
@@ -25,12 +25,12 @@ from tests.apps.serve.test_serve_security import connected
 
 __all__ = ["writer"]
 
-SUBJECTS = (anthropic, documents, mem0, ollama, openai, own, rerank, search, tei)
+SUBJECTS = (chats, collections, mem0, models, own)
 BODIES = sorted(
     {kind for subject in SUBJECTS for path in subject.PATHS for kind in (path.body, path.query) if kind is not None},
     key=lambda kind: kind.__name__,
 )
-FOLDER = Path(inspect.getfile(rerank)).parent
+FOLDER = Path(inspect.getfile(models)).parent
 
 NEEDED = {
     "query": "a", "documents": ["a"], "inputs": "a", "input": "a", "messages": [], "question": "a", "targets": "a",
@@ -112,21 +112,21 @@ def test_the_published_fields_of_the_dialects_are_known() -> None:
     counted = pytest.importorskip("anthropic.types.message_count_tokens_params").MessageCountTokensParams
     cohere = pytest.importorskip("cohere")
     published: list[tuple[type[Any], set[str]]] = [
-        (openai.ChatBody, set(typing.get_type_hints(chat))),
-        (openai.CompletionBody, set(typing.get_type_hints(texts))),
-        (openai.EmbeddingsBody, set(typing.get_type_hints(embeddings))),
-        *((rerank.RerankBody, set(inspect.signature(client.rerank).parameters) - {"self", "request_options"})
+        (chats.ChatBody, set(typing.get_type_hints(chat))),
+        (chats.CompletionBody, set(typing.get_type_hints(texts))),
+        (models.EmbeddingsBody, set(typing.get_type_hints(embeddings))),
+        *((models.RerankBody, set(inspect.signature(client.rerank).parameters) - {"self", "request_options"})
           for client in (cohere.Client, cohere.ClientV2)),
-        (rerank.RerankBody, JINA),
-        (rerank.ScoreBody, SCORE),
-        (ollama.OllamaEmbedBody, OLLAMA),
-        (ollama.OllamaShowBody, {"model", "name", "verbose", "system", "template", "options"}),
-        (openai.ResponsesBody, set(typing.get_type_hints(response))),
-        (anthropic.MessagesBody, set(typing.get_type_hints(messages)) | {"temperature", "top_p", "top_k", "stream"}),
-        (anthropic.MessagesBody, set(typing.get_type_hints(beta))),
-        (anthropic.CountBody, set(typing.get_type_hints(counted))),
-        (tei.EmbedBody, TEI["EmbedBody"]),
-        (tei.TeiRerankBody, TEI["TeiRerankBody"]),
+        (models.RerankBody, JINA),
+        (models.ScoreBody, SCORE),
+        (models.OllamaEmbedBody, OLLAMA),
+        (models.OllamaShowBody, {"model", "name", "verbose", "system", "template", "options"}),
+        (chats.ResponsesBody, set(typing.get_type_hints(response))),
+        (chats.MessagesBody, set(typing.get_type_hints(messages)) | {"temperature", "top_p", "top_k", "stream"}),
+        (chats.MessagesBody, set(typing.get_type_hints(beta))),
+        (chats.CountBody, set(typing.get_type_hints(counted))),
+        (models.EmbedBody, TEI["EmbedBody"]),
+        (models.TeiRerankBody, TEI["TeiRerankBody"]),
     ]  # fmt: skip
     for kind, names in published:
         assert names - set(kind.__struct_fields__) == set(), kind.__name__

@@ -97,7 +97,7 @@ def test_small_requests_are_not_behind_large_ones(
         return [[1.0]] * len(texts), 1
 
     working: list[int] = []
-    monkeypatch.setattr("edge.apps.serve.openai.embedded", embedded)
+    monkeypatch.setattr("edge.apps.serve.models.embedded", embedded)
     config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
     large, small = {"input": ["river"] * 3000, "model": "x"}, {"input": "river", "model": "x"}
 

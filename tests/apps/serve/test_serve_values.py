@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from edge.apps.serve import anthropic, ollama, openai, refusals, rerank, tei
+from edge.apps.serve import refusals
 from edge.apps.serve.endpoint import Endpoint, Events, ServedPath
-from edge.apps.serve.refusals import Shape, plain
+from edge.apps.serve.refusals import Shape, anthropic, cohere, failed, jina, ollama, openai, plain, tei
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
 from tests.apps.serve.every_request import Request, Site, site
 
@@ -179,12 +179,7 @@ def test_no_value_at_all_is_an_error_of_the_server(here: Site, data: st.DataObje
     assert not fault(changed, answer), (changed, odd[:300])
 
 
-SHAPERS = (
-    plain, anthropic.anthropic, openai.openai, openai.failed, rerank.cohere, rerank.jina, ollama.ollama, tei.tei
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("shape", SHAPERS)
+@pytest.mark.parametrize("shape", [plain, anthropic, openai, failed, cohere, jina, ollama, tei])
 @pytest.mark.parametrize(
     "found", [{"text": "\ud800"}, ["\ud800"] * 10_000, {"x": object()}], ids=["text", "large", "object"]
 )

@@ -1,127 +1,29 @@
-"""OpenAI's dialect: `/v1/embeddings`, `/v1/chat/completions`, `/v1/completions`, `/v1/models`, and `/v1/responses`, of
-which none is stored."""
+"""Conversations in the dialects of OpenAI (`/v1/chat/completions`, `/v1/completions`, and `/v1/responses`, of which
+none is stored) and of Anthropic (`/v1/messages` and `/v1/messages/count_tokens`)."""
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count, pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import uuid4
 
-import msgspec
-import numpy as np
-import numpy.typing as npt
 from msgspec import Meta, Struct
 
 from edge.apps.assistant.answer import Answer, AnswerStats
-from edge.apps.assistant.assistant import Turn
+from edge.apps.assistant.assistant import Turn as Exchange
 from edge.apps.serve.body import Whole, options_of, with_idle, with_options
+from edge.apps.serve.collections import Show
 from edge.apps.serve.endpoint import Call, ServedPath
 from edge.apps.serve.library import OWN_LLM
-from edge.apps.serve.refusals import HttpRefusal
-from edge.apps.serve.search import Show
+from edge.apps.serve.models import Input, texts_of
+from edge.apps.serve.refusals import HttpRefusal, anthropic, failed, openai
 from edge.apps.verbs.requests import AskOptions
 from edge.apps.verbs.work import written
-from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Message, Sampling
-from edge.runtimes.passes import RunStats
 from edge.scheduling.waiting_line import current_urgency
-
-Vectors = npt.NDArray[np.float32]
-
-MOST_TEXTS = 8192
-_FLOAT_BYTES, _BASE64_BYTES = 32, 8
-"""Memory of one number of an answer: its text twice, and as base64 likewise."""
-
-QUERIES = ("query", "search_query", "retrieval.query")
-"""By which clients say that texts are questions: TEI's prompt names, Cohere's input types, Jina's tasks."""
-
-Input = Annotated[
-    str | Annotated[list[str | int | list[int]], Meta(max_length=MOST_TEXTS)],
-    Meta(description="Texts. Numbers of tokens are refused: they mean other words to another model."),
-]
-
-
-@with_idle(harmless=("user",))
-class EmbeddingsBody(Struct, kw_only=True):
-    """Texts to embed, also with Jina's `task` or Cohere's `input_type`."""
-
-    input: Input
-    model: str | None = None
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Whole | None = None
-    task: str | None = None
-    input_type: str | None = None
-
-
-def embeddings(call: Call, body: EmbeddingsBody) -> dict[str, Any]:
-    """Embeds texts: one vector of unit length for each. With fewer `dimensions` the first numbers are given, at unit
-    length again."""
-    texts, query = texts_of(body.input, "input"), (body.task or body.input_type) in QUERIES
-    encoded = body.encoding_format == "base64"
-    found, tokens = embedded(call, body.model or "", texts, query, body.dimensions, encoded=encoded)
-    data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(found)]
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    model = body.model or call.library.served_embedder("").name
-    return {"object": "list", "data": data, "model": model, "usage": usage}
-
-
-def texts_of(given: Input, name: str) -> list[str]:
-    given = [given] if isinstance(given, str) else given
-    texts = [text for text in given if isinstance(text, str)]
-    if len(texts) < len(given):
-        raise HttpRefusal(
-            422,
-            f"the field `{name}` holds numbers of tokens, which mean other words to another model: send the texts "
-            f"(in LangChain's OpenAIEmbeddings with check_embedding_ctx_length=False)",
-        )
-    if not texts:
-        raise HttpRefusal(422, f"the field `{name}` holds no text")
-    return texts
-
-
-def embedded(
-    call: Call, model: str, texts: list[str], query: bool, dimensions: int | None, *, encoded: bool = False
-) -> tuple[list[Any], int]:
-    """The vectors of texts as JSON has them, in base64 if `encoded`; and the number of tokens."""
-    passes: list[RunStats] = []
-    held = call.lease.nbytes
-
-    def embed(embedder: Embedder) -> Vectors:
-        # Before the work: a request whose answer has no room must not cost the others any time.
-        answer = len(texts) * embedder.dim * (_BASE64_BYTES if encoded else _FLOAT_BYTES)
-        call.server.requests.hold(call.lease, held + answer)
-        return embedder.embed(texts, query=query, watch=passes.append)
-
-    vectors = call.library.served_embedder(model).run(embed)
-    each = _in_base64 if encoded else _as_json
-    written: list[Any] = []
-    for vector in _shortened(vectors, dimensions):
-        call.urgency.check()
-        written.append(each(vector))
-    return written, sum(stats.tokens for stats in passes)
-
-
-def _shortened(vectors: Vectors, dimensions: int | None) -> Vectors:
-    if dimensions is None or dimensions == vectors.shape[1]:
-        return vectors
-    if dimensions > vectors.shape[1]:
-        raise HttpRefusal(422, f"the model's vectors have {vectors.shape[1]} dimensions, fewer than {dimensions}")
-    cut = vectors[:, :dimensions]
-    return np.ascontiguousarray(cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12))
-
-
-def _as_json(vector: Vectors) -> msgspec.Raw:
-    """One vector as JSON, written alone, so that other threads run between two of them."""
-    return msgspec.Raw(msgspec.json.encode(vector.tolist()))
-
-
-def _in_base64(vector: Vectors) -> str:
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
-
 
 MOST_MESSAGES = 2000
 MOST_PARTS = 1000
@@ -205,23 +107,6 @@ Reply = tuple[str, str, dict[str, Any], dict[str, int]]
 """The text of an answer, the reason for its end, further members of the reply, and the numbers of tokens."""
 
 
-def models(call: Call) -> dict[str, Any]:
-    """Lists the names that `model` may have: collections to answer from, generators, rerankers and embedders."""
-    library = call.library
-    names = [*library.names(), OWN_LLM, *library.pulled_generators(), *library.installed_names()]
-    made = [{"id": name, "object": "model", "created": 0, "owned_by": "edge-rag"} for name in dict.fromkeys(names)]
-    return {"object": "list", "data": made}
-
-
-def model(call: Call) -> dict[str, Any]:
-    """Describes one of the names that `model` may have."""
-    name = call.named("name")
-    for found in models(call)["data"]:
-        if found["id"] == name:
-            return dict(found)
-    raise HttpRefusal(404, f"there is no model {name[:80]!a}; /v1/models lists the names")
-
-
 def completions(call: Call, body: ChatBody) -> dict[str, Any] | None:
     """Answers the last message. The `model` is a collection to answer from, `llm` for the language model alone, or the
     name of a generator. Answers from a collection carry `citations`."""
@@ -296,7 +181,7 @@ def _grounded(call: Call, body: WritingBody, messages: list[Message], show: Show
         for asked, reply in pairwise(said):
             if asked.role == "user" and reply.role == "assistant":
                 answered = Answer(reply.content, (), AnswerStats(question=asked.content))
-                conversation.turns.append(Turn(asked.content, asked.content, answered))
+                conversation.turns.append(Exchange(asked.content, asked.content, answered))
         answer = written(conversation.stream(said[-1].content), show)
     citations = [citation.to_json() for citation in answer.citations]
     counts = _usage(answer.stats.prompt_tokens, answer.stats.new_tokens)
@@ -365,14 +250,6 @@ def _without_tools(messages: list[Message]) -> list[Message]:
 
 def _usage(prompt: int, new: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
-
-
-_CODES = {401: "invalid_api_key", 404: "model_not_found", 413: "context_length_exceeded", 429: "rate_limit_exceeded"}
-
-
-def openai(status: int, message: str) -> dict[str, Any]:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": _CODES.get(status)}}
 
 
 class Item(Struct, kw_only=True):
@@ -503,17 +380,121 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def failed(status: int, message: str) -> dict[str, Any]:
-    """As OpenAI writes it in an answer, and in a stream of responses."""
-    found = openai(status, message)
-    return {**found["error"], **found, "type": "error", "sequence_number": 0}
+class Block(ChatPart):
+    """A part of a message: text, a call of a tool, or what a tool returned."""
+
+    type: str = "text"
+    content: Parts | None = None
+
+
+class Turn(Struct, kw_only=True):
+    """One message of a conversation."""
+
+    role: str
+    content: str | Annotated[list[Block], Meta(max_length=MOST_PARTS)]
+
+
+_CHOICES = tuple(
+    {"type": kind, **more} for kind in ("auto", "none") for more in ({}, {"disable_parallel_tool_use": True})
+)
+_EFFORTS = tuple({"effort": effort} for effort in ("low", "medium", "high", "xhigh", "max"))
+_REFUSED_IN_MESSAGES: dict[str, tuple[Any, ...]] = {
+    "tool_choice": _CHOICES, "output_config": ({}, *_EFFORTS), "container": (), "mcp_servers": ([],), "thread": (),
+    "top_k": (),
+}  # fmt: skip
+_HARMLESS_IN_MESSAGES = (
+    "betas", "billing_policy", "cache_control", "compaction", "context_management", "diagnostics",
+    "fallback_credit_token", "fallbacks", "inference_geo", "metadata", "service_tier", "speed", "thinking", "tools",
+    "user_profile_id", "workspace_id",
+)  # fmt: skip
+
+
+@with_idle(_REFUSED_IN_MESSAGES, _HARMLESS_IN_MESSAGES)
+class CountBody(Struct, kw_only=True):
+    """A conversation whose tokens are counted."""
+
+    messages: Annotated[list[Turn], Meta(max_length=MOST_MESSAGES)]
+    model: str | None = None
+    system: Parts | None = None
+
+
+@with_options(AskOptions)
+class MessagesBody(CountBody, kw_only=True):
+    """A conversation, whose last message is answered."""
+
+    max_tokens: Whole | None = None
+    top_p: float | None = None
+    stop_sequences: Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
+    stream: bool | None = None
+
+
+def _said(body: CountBody) -> Iterator[tuple[str, ChatMessage]]:
+    """The messages as OpenAI has them, each with its place: there a result of a tool is a message of its own."""
+    if body.system:
+        yield "system", ChatMessage(role="system", content=body.system)
+    for number, turn in enumerate(body.messages):
+        place, called = f"messages[{number}]", False
+        parts: list[str | ChatPart] = []
+        for block in [Block(text=turn.content)] if isinstance(turn.content, str) else turn.content:
+            if block.type == "tool_result":
+                yield place, ChatMessage(role="tool", content=block.content or "")
+            elif block.type == "tool_use":
+                called = True
+            elif block.type not in ("thinking", "redacted_thinking"):
+                parts.append(block)
+        if parts or called or not turn.content:
+            yield place, ChatMessage(role=turn.role, content=parts or None, tool_calls=called)
+
+
+def messages(call: Call, body: MessagesBody) -> dict[str, Any] | None:
+    """Answers the last message. The `model` is as for `/v1/chat/completions`, and so is what it answers from."""
+    said, events = spoken(_said(body)), call.events
+    options = {name: getattr(body, name) for name in AskOptions.options()}
+    asked = ChatBody(messages=[], model=body.model, top_p=body.top_p, stop=body.stop_sequences, **options)
+    reply = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant", "model": body.model or ""}
+    if events is None:
+        text, finish, more, counts = replied(call, asked, said, None, "stop_sequences")
+        content = [{"type": "text", "text": text}]
+        return {**reply, "content": content, **_stopped(finish), "usage": _counted(counts), **more}
+
+    def send(kind: str, **members: Any) -> None:
+        events.put(kind, {"type": kind, **members})
+
+    send("message_start", message={**reply, "content": [], **_stopped(None), "usage": _counted({})})
+    send("content_block_start", index=0, content_block={"type": "text", "text": ""})
+
+    def show(text: str) -> None:
+        send("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+
+    _, finish, more, counts = replied(call, asked, said, show, "stop_sequences")
+    send("content_block_stop", index=0)
+    send("message_delta", delta=_stopped(finish), usage=_counted(counts), **more)
+    send("message_stop")
+    return None
+
+
+def count_tokens(call: Call, body: CountBody) -> dict[str, Any]:
+    """Counts the tokens of a conversation's texts, as the model that would answer counts them."""
+    text = "\n".join(message.content for message in spoken(_said(body)))
+    llm = body.model or "" if writes_alone(call, body.model) else ""
+    with call.library.assistant(llm=llm) as assistant:
+        return {"input_tokens": assistant.generator.count(text)}
+
+
+def _stopped(finish: str | None) -> dict[str, Any]:
+    """Why an answer ended; None while it is written. A sequence that ends answers is not told from their own end."""
+    reason = {"length": "max_tokens", "stop": "end_turn"}.get(finish or "")
+    return {"stop_reason": reason, "stop_sequence": None}
+
+
+def _counted(counts: dict[str, int]) -> dict[str, int]:
+    return {"input_tokens": counts.get("prompt_tokens", 0), "output_tokens": counts.get("completion_tokens", 0)}
 
 
 PATHS = (
-    ServedPath("POST", "/v1/embeddings", embeddings, EmbeddingsBody, shape=openai),
-    ServedPath("GET", "/v1/models", models, shape=openai),
-    ServedPath("GET", "/v1/models/{name:path}", model, shape=openai),
     ServedPath("POST", "/v1/chat/completions", completions, ChatBody, shape=openai, for_person=True),
     ServedPath("POST", "/v1/completions", text_completions, CompletionBody, shape=openai, for_person=True),
     ServedPath("POST", "/v1/responses", responses, ResponsesBody, shape=failed, for_person=True),
+    ServedPath("POST", "/v1/messages", messages, MessagesBody, shape=anthropic, for_person=True),
+    ServedPath("POST", "/v1/messages/count_tokens", count_tokens, CountBody, shape=anthropic),
 )
