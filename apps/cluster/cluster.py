@@ -18,16 +18,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edge.apps.cluster.calling import Assignments, Latencies, Places, Reading, assignments, send
-from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, averaged, has_version, home, merged
-from edge.apps.cluster.messages import (
+from edge.apps.cluster.calling import (
+    Assignments,
     Figures,
+    Latencies,
     NoSuchVersion,
+    Places,
+    Reading,
     ShardDocument,
     ShardLost,
     ShardSource,
+    assignments,
     packed,
+    send,
 )
+from edge.apps.cluster.catalogue import Catalogue, HeldState, Replica, averaged, has_version, home, merged
 from edge.apps.collection.collection import Together
 from edge.apps.collection.excerpts import Excerpt, NotIndexed
 from edge.apps.collection.filters import Filters

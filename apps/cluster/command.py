@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
-from edge.apps.cluster.calling import LocalPlaces, Places
+from edge.apps.cluster.calling import Places
 from edge.apps.cluster.catalogue import Catalogue, Replica
 from edge.apps.cluster.cluster import Cluster
+from edge.apps.cluster.places import LocalPlaces
 from edge.apps.collection.query import Query
 from edge.apps.collection.registry import holds_collection, locate
 from edge.apps.options import CommandGroup, Setup, collection_option, json_option, setup_options
@@ -61,7 +62,7 @@ def connected(address: str, config: Config) -> Iterator[Places]:
     if address == HERE:
         places: Places = LocalPlaces(config=config)
     else:
-        from edge.apps.cluster.ray_places import RayPlaces
+        from edge.apps.cluster.places import RayPlaces
 
         places = RayPlaces(address, config=config)
     try:
@@ -139,7 +140,7 @@ def node(join: str | None, place: str, listen: str, port: int, object_store: str
 
     The token is in ~/.ray/auth_token (or RAY_AUTH_TOKEN_PATH). Every machine needs the same file. `ray stop` ends it.
     """
-    from edge.apps.cluster.ray_places import start_node, token_file
+    from edge.apps.cluster.places import start_node, token_file
 
     start_node(join, place=place, listen=listen, port=port, nbytes=parse_size(object_store))
     where = f"{listen}:{port}" if join is None else join

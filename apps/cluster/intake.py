@@ -13,9 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from edge.apps.cluster.calling import Places, first, received
-from edge.apps.cluster.messages import asked, unpacked_documents
-from edge.apps.cluster.shard import Send
+from edge.apps.cluster.calling import Places, Send, asked, first, received, unpacked_documents
 from edge.apps.collection.paths import absence, check_there, listed, nearest, resolved
 from edge.apps.documents.base import FoundFile, Reason, SkippedFile
 from edge.apps.documents.scanner import scan

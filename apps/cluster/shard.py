@@ -8,36 +8,41 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from edge.apps.cluster.catalogue import home
-from edge.apps.cluster.messages import (
+from edge.apps.cluster.calling import (
     NoSuchVersion,
     ShardDocument,
     answered,
     figures,
     hit_values,
     packed,
-    paths_after,
-    put,
-    stored,
-    take,
     unpacked_documents,
 )
-from edge.apps.collection.catalog import Catalog, description_of, files_below, passage, read_descriptions
+from edge.apps.cluster.catalogue import home
+from edge.apps.collection.catalog import (
+    Catalog,
+    FileRow,
+    chunk_hash,
+    description_of,
+    files_below,
+    passage,
+    read_descriptions,
+)
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.excerpts import read_excerpts
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.intake import content_hash, is_racy
-from edge.apps.collection.searching import PassageSource, Ranking, Within
-from edge.apps.documents.base import Reason, Skipped, Stamp
+from edge.apps.collection.searching import Floats, PassageSource, Ranking, Within
+from edge.apps.documents.base import Chunk, Mail, Reason, Skipped, Stamp, unpacked
 from edge.apps.documents.extraction import Extractor
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.database import set_setting
@@ -47,7 +52,7 @@ from edge.apps.store.rebuilding import EMBEDDER
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError, ModelError, StorageError
-from edge.ivf.base import Quantizer
+from edge.ivf.base import Connection, Quantizer
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.manifest import IndexManifest
 from edge.models.blending import BM25_WEIGHT
@@ -55,8 +60,6 @@ from edge.models.registry import cosine_floor
 from edge.resident import Closing, anonymous_resident, reported_nbytes
 from edge.runtimes.embedder import Embedder
 from edge.trace import Trace
-
-Send = Callable[[str, bytes, bytes], Future[tuple[bytes, bytes]]]
 
 
 class Reader(Closing):
@@ -360,6 +363,81 @@ class Shard(Closing):
             "resident": anonymous_resident(),
             "shared": reported_nbytes("RssShmem") or 0,  # such as an object store's
         }, b""  # fmt: skip
+
+
+def put(db: Connection, catalog: Catalog, index: VectorIndex, documents: Iterable[ShardDocument]) -> int:
+    """Adds or replaces documents inside a write transaction; returns how many passages were added."""
+    ids: list[npt.NDArray[np.int64]] = []
+    vectors: list[Floats] = []
+    for one in documents:
+        row = catalog.find(db, one.path)
+        file = catalog.insert(db, one.path, one.root, due=False) if row is None else row.id
+        if not _has(db, catalog, row, one):
+            catalog.empty(db, file, index)
+            ids.append(catalog.insert_chunks(db, file, enumerate(one.chunks)))
+            vectors.append(one.vectors)
+            catalog.set_mails(db, file, one.mails)
+        catalog.settle(
+            db, file, status="indexed", reason=one.reason, stamp=one.stamp, racy=one.racy, hash=one.hash,
+            kind=one.kind, title=one.title,
+        )  # fmt: skip
+    if not ids:
+        return 0
+    numbers = np.concatenate(ids)
+    index.add(db, numbers, np.concatenate(vectors))
+    return len(numbers)
+
+
+def _has(db: Connection, catalog: Catalog, row: FileRow | None, one: ShardDocument) -> bool:
+    if row is None or row.hash != one.hash or row.status != "indexed" or row.due:
+        return False
+    return [chunk.hash for chunk in catalog.chunks(db, row.id)] == [chunk_hash(chunk) for chunk in one.chunks]
+
+
+def take(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable[str]) -> int:
+    """Inside a write transaction; returns how many there were."""
+    rows = [row for path in paths if (row := catalog.find(db, path)) is not None]
+    for row in rows:
+        catalog.remove(db, row.id, index)
+    return len(rows)
+
+
+def stored(db: Connection, catalog: Catalog, index: VectorIndex, paths: Iterable[str]) -> list[ShardDocument]:
+    """Those that are not there, or not complete, are left out."""
+    found = []
+    for path in paths:
+        row = catalog.find(db, path)
+        if row is None or row.hash is None or row.status != "indexed":
+            continue
+        rows = db.execute(
+            "SELECT id, text, context, line_start, line_end, page, lines, kinds FROM chunks WHERE file = ? "
+            "ORDER BY ordinal",
+            (row.id,),
+        ).fetchall()
+        chunks = tuple(
+            Chunk(
+                text, context, start, end, page,
+                None if lines is None else unpacked(lines, start, end, text.count("\n") + 1), kinds or b"",
+            )
+            for _, text, context, start, end, page, lines, kinds in rows
+        )  # fmt: skip
+        vectors = index.vectors(db, np.array([each[0] for each in rows], np.int64))
+        mails = db.execute(
+            "SELECT page, sender, recipients, subject, sent, id, thread FROM mails WHERE file = ?", (row.id,)
+        )
+        stamp = Stamp(row.size, row.mtime_ns, row.inode, row.ctime_ns)
+        found.append(
+            ShardDocument(
+                path, row.root, row.kind, row.title, row.hash, chunks, vectors, stamp, bool(row.racy), row.reason,
+                {page: Mail(*mail) for page, *mail in mails.fetchall()},
+            )
+        )  # fmt: skip
+    return found
+
+
+def paths_after(db: Connection, after: str, limit: int) -> list[str]:
+    rows = db.execute("SELECT path FROM files WHERE path > ? ORDER BY path LIMIT ?", (after, limit))
+    return [path for (path,) in rows]
 
 
 def _add_likely(

@@ -8,10 +8,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from edge.apps.cluster.calling import LocalPlaces
+from edge.apps.cluster.calling import ShardDocument
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.cluster import Cluster
-from edge.apps.cluster.messages import ShardDocument, put
+from edge.apps.cluster.places import LocalPlaces
+from edge.apps.cluster.shard import put
 from edge.apps.collection.catalog import Catalog, passage
 from edge.apps.collection.collection import Collection, Together
 from edge.apps.documents.chunking import chunks_of
@@ -117,7 +118,7 @@ def nodes(*places: str) -> Any:
     """A node of Ray on this machine for each place."""
     from ray.cluster_utils import Cluster as Nodes
 
-    from edge.apps.cluster.ray_places import OBJECT_STORE_NBYTES
+    from edge.apps.cluster.places import OBJECT_STORE_NBYTES
 
     found = Nodes()
     for number, place in enumerate(places):

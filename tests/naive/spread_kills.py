@@ -16,9 +16,10 @@ from typing import Any
 import psutil
 
 from edge.apps.cluster import calling
-from edge.apps.cluster.calling import LocalPlaces
+from edge.apps.cluster.calling import ShardDocument
 from edge.apps.cluster.intake import index
-from edge.apps.cluster.messages import ShardDocument, put, stored
+from edge.apps.cluster.places import LocalPlaces
+from edge.apps.cluster.shard import put, stored
 from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.config import Config
@@ -109,7 +110,7 @@ def write(folder: str, models: str, seed: str) -> None:
 def headless(folder: str, models: str) -> None:
     """Kills Ray's head and stops a shard, then writes to a file what each verb raises, and at last what a repeated run
     finds after the nodes were started again."""
-    from edge.apps.cluster.ray_places import RayPlaces
+    from edge.apps.cluster.places import RayPlaces
 
     end_with_parent()
     config = config_of(Path(models), Path(folder) / "scratch", threads=1)

@@ -14,9 +14,9 @@ from naive.program import output_of
 from naive.spread import invented
 
 from edge.apps.cli import edge
-from edge.apps.cluster.calling import LocalPlaces
+from edge.apps.cluster.calling import ShardDocument
 from edge.apps.cluster.cluster import Cluster
-from edge.apps.cluster.messages import ShardDocument
+from edge.apps.cluster.places import LocalPlaces
 from edge.apps.collection.catalog import passage
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.plain import text_blocks

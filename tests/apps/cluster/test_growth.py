@@ -16,9 +16,10 @@ from naive.program import output_of
 from naive.spread import QUERIES, Small, invented, told
 from naive.spread_kills import check, killed_after, started
 
-from edge.apps.cluster.calling import Assignment, LocalPlaces
+from edge.apps.cluster.calling import Assignment
 from edge.apps.cluster.catalogue import Replica, home
 from edge.apps.cluster.intake import index
+from edge.apps.cluster.places import LocalPlaces
 from edge.config import Config
 from edge.errors import InputError
 from edge.ivf.base import CodecSpec, Quantizer

@@ -12,10 +12,10 @@ import pytest
 from naive.spread import QUERIES, Small, invented, told
 
 from edge.apps.cluster import calling
-from edge.apps.cluster.calling import LocalPlaces
+from edge.apps.cluster.calling import Figures, ShardLost, answered, asked
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.intake import index
-from edge.apps.cluster.messages import Figures, ShardLost, answered, asked
+from edge.apps.cluster.places import LocalPlaces
 from edge.apps.collection.filters import NoSuchType
 from edge.apps.store.lexical import Statistics
 from edge.errors import BudgetExceeded, EdgeError, InputError, StorageError, Unreachable

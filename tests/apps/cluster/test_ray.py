@@ -19,9 +19,9 @@ from naive.spread import QUERIES, Small, invented, told
 from naive.spread import nodes as start_nodes
 from naive.spread_kills import started
 
+from edge.apps.cluster.calling import ShardLost
 from edge.apps.cluster.intake import index
-from edge.apps.cluster.messages import ShardLost
-from edge.apps.cluster.ray_places import OBJECT_STORE_NBYTES, RayPlaces
+from edge.apps.cluster.places import OBJECT_STORE_NBYTES, RayPlaces
 from edge.config import Config
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")

@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from edge.apps.cluster.calling import LocalPlaces
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.cluster import Cluster
 from edge.apps.cluster.intake import index
+from edge.apps.cluster.places import LocalPlaces
 from edge.apps.collection.collection import Collection
 from edge.apps.serve import own
 from edge.apps.serve.application import application, paths

@@ -1,6 +1,6 @@
-"""`RayPlaces`: shards as actors of Ray. The only module that imports Ray. A shard is a detached actor, named after its
-folder, on a node that offers its place as a resource. Ray starts it again when its process dies, and repeats requests,
-without harm."""
+"""Where shards run. `LocalPlaces`: in this process. `RayPlaces`: as actors of Ray, which only this module imports. A
+shard is a detached actor, named after its folder, on a node that offers its place as a resource. Ray starts it again
+when its process dies, and repeats requests, without harm."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edge.apps.cluster.calling import received
+from edge.apps.cluster.calling import Send, received
 from edge.apps.cluster.catalogue import Replica
-from edge.apps.cluster.shard import Reader, Send, Shard
+from edge.apps.cluster.shard import Reader, Shard
 from edge.config import Config
 from edge.errors import CapabilityError, EdgeError, InputError, StorageError, Unreachable
 from edge.interpreter import python
@@ -46,6 +46,44 @@ _HEADLESS = (
 
 _LOOPBACK = "127.0.0.1"
 _SHARE = 1e-3  # So that a place has room for as many shards as anyone puts there.
+
+
+class LocalPlaces(Closing):
+    def __init__(self, *, config: Config) -> None:
+        self._config = config
+        self._shards: dict[str, Shard] = {}
+        self._threads = ThreadPoolExecutor(16, "edge-shards")
+        self._opening = threading.Lock()
+        self._reading = ThreadPoolExecutor(1, "edge-reader")
+        self._reader: Reader | None = None
+
+    def send(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> Future[tuple[bytes, bytes]]:
+        return self._threads.submit(self._answer, replica, verb, head, raw)
+
+    def _answer(self, replica: Replica, verb: str, head: bytes, raw: bytes) -> tuple[bytes, bytes]:
+        with self._opening:
+            if replica.folder not in self._shards:
+                self._shards[replica.folder] = Shard(replica.folder, memory=replica.memory, config=self._config)
+            shard = self._shards[replica.folder]
+        return shard.answer(verb, head, raw)
+
+    def readers(self, count: int) -> list[Send]:
+        """One: more would wait for the same processors."""
+        if self._reader is None:
+            self._reader = Reader(memory=self._config.memory, config=self._config)
+        reader = self._reader
+        return [lambda verb, head, raw: self._reading.submit(reader.answer, verb, head, raw)]
+
+    def trouble(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._reading.shutdown()
+        if self._reader is not None:
+            self._reader.close()
+        while self._shards:
+            self._shards.popitem()[1].close()
 
 
 class RayPlaces(Closing):
