@@ -50,7 +50,6 @@ from edge.apps.store.lexical import (
     Statistics,
     nearest_in,
     nearest_word,
-    search_nbytes,
     shown_terms,
     shown_weights,
     stems_like,
@@ -184,13 +183,9 @@ class PassageSource:
                 condition = f"+rowid IN ({_PASSING.format(clause)})" if where else ""
                 words: list[Ranking] = []
                 for query, _ in queries:
-                    own = self._lexical.statistics(db, self._lexical.terms(query))
-                    nbytes = search_nbytes(own, (whole or own).significant(own.counts))
-                    with self._budget.reserve("full text", nbytes):
-                        ranking = self._lexical.search(
-                            db, query, depth, whole=whole, own=own, where=condition, params=params
-                        )
-                    words.append(ranking)
+                    words.append(self._lexical.search(
+                        db, query, depth, whole=whole, where=condition, params=params, budget=self._budget
+                    ))  # fmt: skip
             near: list[Ranking] = [[] for _ in queries]
             given = [
                 (number, row)

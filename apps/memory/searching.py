@@ -24,7 +24,6 @@ from edge.apps.memory.records import SELECT, Record, held_records, read_records,
 from edge.apps.memory.store import REBUILD, MemoryStore
 from edge.apps.memory.validity import ORDERS, Asked, chains, in_chains
 from edge.apps.store.fusion import FULL_MATCH, convex_combination
-from edge.apps.store.lexical import search_nbytes
 from edge.apps.store.rebuilding import remedy
 from edge.apps.verbs.memories import RecallOptions
 from edge.ivf.base import Connection
@@ -395,10 +394,8 @@ class Searcher:
             where, params = "", ()
         elif len(allowed) <= _LISTED:
             where, params = "+rowid IN (SELECT value FROM json_each(?))", (json.dumps(allowed.tolist()),)
-        lexical = self._store.lexical
-        own = lexical.statistics(db, lexical.terms(query))
-        with self._store.budget.reserve("full text", search_nbytes(own, own.significant(own.counts))):
-            return dict(lexical.search(db, query, depth, own=own, where=where, params=params)[:depth])
+        found = self._store.lexical.search(db, query, depth, where=where, params=params, budget=self._store.budget)
+        return dict(found[:depth])
 
     def _rerank(self, query: str, candidates: Sequence[Candidate], scope: Scope, top_k: int | None) -> list[Candidate]:
         """The best `top_k` candidates (all if None), in the reranker's order blended with retrieval's. It reads a turn

@@ -23,7 +23,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.erasure import compact, end_erasure, finish
 from edge.apps.store.failures import Health, Trouble, gathered
 from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
-from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex, search_nbytes
+from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.apps.store.models import StoreModels, fingerprint
 from edge.apps.store.planning import embedded_nbytes, holding
 from edge.apps.store.rebuilding import EMBEDDER, EmbedderIdentity, Rebuilding
@@ -104,13 +104,11 @@ class MemoryModels(StoreModels[TextEmbedder, TextReranker]):
     def word_scores(self, query: str, texts: Sequence[str]) -> dict[int, float]:
         """BM25 of the query's words among these texts, by the place of each text that has one."""
         lexical = LexicalIndex("texts", ignored=FUNCTION_WORDS, signs=True)
-        indexed = self._budget.reserve("full text", _INDEXED_NBYTES * sum(map(len, texts)))
-        with indexed, closing(apsw.Connection(":memory:")) as db:
+        nbytes = _INDEXED_NBYTES * sum(map(len, texts))
+        with self._budget.reserve("full text", nbytes), closing(apsw.Connection(":memory:")) as db:
             db.execute(LexicalIndex.create(lexical.table))
             lexical.add(db, range(len(texts)), texts)
-            own = lexical.statistics(db, lexical.terms(query))
-            indexed.resize(indexed.nbytes + search_nbytes(own, own.significant(own.counts)))
-            return dict(lexical.search(db, query, len(texts), own=own))
+            return dict(lexical.search(db, query, len(texts), budget=self._budget))
 
     def describe(self) -> EmbedderIdentity:
         return self._use_embedder(self._described)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge.budget import MemoryBudget
 from edge.config import counted
 from edge.errors import InputError
 from edge.ivf.base import Connection
@@ -245,13 +246,17 @@ class LexicalIndex:
         own: Statistics | None = None,
         where: str = "",
         params: Sequence[object] = (),
+        budget: MemoryBudget | None = None,
     ) -> list[tuple[int, float]]:
         """The `k` best rows as (id, BM25 score), best first, and those that equal the last of them; ties by id. A row
         matches if it holds one of the query's words, phrases in double quotes, or beginnings of words. `whole` has the
         statistics of all rows that compete, `own` those of this table's, counted here if not given; `where` is an SQL
-        condition on `rowid` with its `params`."""
+        condition on `rowid` with its `params`. FTS5's memory is held of the `budget`."""
         own = own or self.statistics(db, self.terms(query))
         whole = whole or own
+        if budget is not None:
+            with budget.reserve("full text", search_nbytes(own, whole.significant(own.counts))):
+                return self.search(db, query, k, whole=whole, own=own, where=where, params=params)
         terms = [term for term in whole.significant(own.counts) if own.counts[term]] if k > 0 else []
         if not terms:
             return []
