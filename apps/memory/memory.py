@@ -19,14 +19,13 @@ from edge.apps.memory.arguments import (
     default_path,
     local_now,
 )
-from edge.apps.memory.entries import extract, held_nbytes, read_entries, texts_of
 from edge.apps.memory.filters import Condition, compile_filters, names_scope
 from edge.apps.memory.records import Record, find_record, read_history, read_links, stored
 from edge.apps.memory.searching import DEPTH, Searcher
 from edge.apps.memory.selection import Count, Selection, fitting, select
 from edge.apps.memory.store import MemoryStore, TextEmbedder, TextReranker
 from edge.apps.memory.transcripts import ImportReport, import_transcripts
-from edge.apps.memory.transfer import export_jsonl, import_jsonl
+from edge.apps.memory.transfer import export_jsonl, extract, held_nbytes, import_jsonl, read_entries, texts_of
 from edge.apps.memory.validity import chain, time_meant
 from edge.apps.memory.writing import Eraser, Writer, check_validity
 from edge.apps.pool import Held

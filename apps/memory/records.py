@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,9 @@ from edge.ivf.index import VectorIndex
 
 TURN = 0
 """As `follows`: a turn of a conversation whose turn before is not known yet."""
+
+_PAUSE = timedelta(hours=6)
+"""A turn within this time of the turn before belongs to the same conversation, even past midnight."""
 
 _READ: Mapping[str, Callable[[Any, str], Any]] = {
     "moment": parse_moment, "day": parse_day, "share": check_share, "name": check_unicode,
@@ -125,6 +128,15 @@ class Record:
 
     def of_the_same(self, other: Record) -> bool:
         return (self.scope, self.role, self.actor_id) == (other.scope, other.role, other.actor_id)
+
+    def goes_on(self, earlier: Record) -> bool:
+        """Whether this turn belongs to the conversation of an earlier one of its run: on one local day, or within
+        `_PAUSE`, or without timestamps."""
+        if earlier.timestamp is None or self.timestamp is None:
+            return earlier.timestamp == self.timestamp
+        days = {(one.local_timestamp or one.timestamp or "")[:10] for one in (earlier, self)}
+        pause = datetime.fromisoformat(self.timestamp) - datetime.fromisoformat(earlier.timestamp)
+        return len(days) == 1 or abs(pause) <= _PAUSE
 
     @property
     def indexed_text(self) -> str:

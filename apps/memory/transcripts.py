@@ -17,7 +17,6 @@ from typing import Any, BinaryIO
 
 from edge.apps.documents.secrets import without_secrets
 from edge.apps.memory.arguments import Clock, Scope, stamp
-from edge.apps.memory.entries import goes_on
 from edge.apps.memory.records import Record, stored
 from edge.apps.memory.selection import split
 from edge.apps.memory.store import MemoryStore
@@ -381,6 +380,6 @@ def _line(turn: Spoken, before: tuple[Spoken, Record] | None, scope: Scope, now:
     said = stored({"timestamp": turn.when})
     record = Record.new(name, text, whose, now, role=turn.role, metadata=dict(turn.metadata), **said)
     follows = None
-    if before is not None and turn.run and before[0].run == turn.run and goes_on(before[1], record):
+    if before is not None and turn.run and before[0].run == turn.run and record.goes_on(before[1]):
         follows = before[1].uuid
     return Line(record, [], follows, [])

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.apps.memory.arguments import Clock, Scope, stamp
-from edge.apps.memory.entries import goes_on
 from edge.apps.memory.records import (
     GIVEN,
     SELECT,
@@ -413,11 +412,11 @@ class Writer:
             "ORDER BY memories.id DESC LIMIT 1",
             params,
         )
-        return next((record for record in held_records(db, rows) if goes_on(record, entry)), None)
+        return next((record for record in held_records(db, rows) if entry.goes_on(record)), None)
 
 
 def _same_conversation(earlier: Record, later: Record) -> bool:
-    return None not in (earlier.follows, later.follows) and goes_on(earlier, later)
+    return None not in (earlier.follows, later.follows) and later.goes_on(earlier)
 
 
 def index_records(db: Connection, store: MemoryStore, records: Sequence[Record], vectors: Vectors) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from naive.words import WordEmbedder, WordReranker
 
 import edge
-from edge.apps.memory.entries import parse_facts
 from edge.apps.memory.memory import Memory
+from edge.apps.memory.transfer import parse_facts
 from edge.apps.store import models
 from edge.config import Config
 from edge.errors import CapabilityError, ModelError
