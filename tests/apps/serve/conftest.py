@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from naive.program import config_of
 from naive.waiting import PATIENCE_S
 
 from edge.apps.collection.collection import Collection
-from edge.config import Config
+from edge.apps.serve.limits import Limits
+from edge.apps.serve.server import HttpServer, ServerOptions
+from edge.resident import anonymous_resident
 from tests.apps.documents.conftest import pdf_bytes
+from tests.apps.serve import every_request
 from tests.conftest import axe, chromium
 
 collect_ignore = [
@@ -91,11 +95,7 @@ def index(base: Path, folder: str, texts: Mapping[str, str | bytes], collection:
     (base / folder).mkdir()
     for name, text in texts.items():
         (base / folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
-    config = Config(
-        memory=10**11, models_dir=str(models), embedder="tiny-embedder", reranker="tiny",
-        scratch_dir=str(base / "scratch"),
-    )  # fmt: skip
-    with Collection(base / collection, config=config) as made:
+    with Collection(base / collection, config=config_of(models, base / "scratch")) as made:
         made.index([base / folder])
 
 
@@ -141,6 +141,27 @@ def start_server(served_settings: dict[str, str]) -> Iterator[Callable[..., Runn
 def server(start_server: Callable[..., Running]) -> Running:
     """A server for all tests that leave it as it is."""
     return start_server()
+
+
+@pytest.fixture
+def here(tiny_models: Path, tmp_path: Path) -> Iterator[every_request.Site]:
+    """A server inside this process, and a request of each kind."""
+    pytest.importorskip("starlette")
+    pytest.importorskip("httpx")
+    with every_request.site(tiny_models, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def inside(tiny_models: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[HttpServer]:
+    """A server inside this process that waits long for bodies, with as much memory as the parameter says."""
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    room: int = getattr(request, "param", 10**9)
+    config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + room)
+    limits = Limits(body=64 << 20, body_s=600, pause_s=600)
+    with HttpServer(config, ServerOptions(limits, memory=tmp_path / "memory")) as found:
+        yield found
 
 
 def wait_until_it_answers(running: Running) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+from naive.program import config_of
 
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.cluster import Cluster
@@ -22,7 +23,6 @@ from edge.apps.collection.collection import Collection
 from edge.apps.serve import own
 from edge.apps.serve.application import application, paths
 from edge.apps.serve.server import Editor, HttpServer, ServerOptions
-from edge.config import Config
 from edge.resident import anonymous_resident
 
 RIVER = "# The river\n\nThe river floods every spring when the snow melts in the hills.\n"
@@ -321,10 +321,7 @@ def _has_mcp() -> bool:
 @contextmanager
 def site(models: Path, base: Path, *, shards: int = 0) -> Iterator[Site]:
     """A server inside this process, whose files are in `base`; its collection may be in shards."""
-    config = Config(
-        memory=anonymous_resident() + 10**9, models_dir=str(models), embedder="tiny-embedder", reranker="tiny",
-        scratch_dir=str(base / "scratch"),
-    )  # fmt: skip
+    config = config_of(models, base / "scratch", memory=anonymous_resident() + 10**9)
     (base / "documents").mkdir()
     (base / "documents" / "river.md").write_text(RIVER)
     with ExitStack() as stack:

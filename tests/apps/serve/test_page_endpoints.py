@@ -20,7 +20,7 @@ from edge.apps.serve.application import FOLDER, TYPES
 from edge.apps.serve.collections import preview
 from edge.apps.serve.server import Editor, is_passive, system_command
 from edge.config import Config
-from edge.errors import CapabilityError, ConfigError, InputError
+from edge.errors import CapabilityError, ConfigError
 from tests.apps.serve.conftest import TEXTS, Running
 
 LONG = "\n\n".join(f"## Part {i}\n\nThe part {i} tells of the number {i} and of nothing else." for i in range(400))
@@ -76,11 +76,6 @@ def test_only_what_is_indexed_is_shown(server: Running, body: dict[str, Any]) ->
         answer = client.post("/v1/preview", json=body)
     assert answer.status_code == 422
     assert answer.json()["detail"]
-
-
-def test_a_preview_of_nothing_is_refused_by_name(long_document: Collection) -> None:
-    with pytest.raises(InputError, match="no passage 77777"):
-        preview(long_document, 77777, "", 1, 1_000)
 
 
 def test_results_bear_the_dates_of_their_files(server: Running) -> None:

@@ -18,20 +18,17 @@ from naive.waiting import result_of
 from edge.config import Config
 from edge.models.registry import resolve
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.reranker import Reranker
 from tests.apps.serve.conftest import Running
 from tests.apps.serve.test_serve_interrupt import Writer, writer
-from tests.apps.serve.test_serve_rerank import DOCS, QUERY
+from tests.apps.serve.test_serve_rerank import DOCS, QUERY, expected
 
-__all__ = ["writer"]
+__all__ = ["expected", "writer"]
 
 
 @pytest.fixture(scope="module")
-def order(served_settings: dict[str, str]) -> list[tuple[int, float]]:
+def order(expected: dict[str, list[tuple[int, float]]]) -> list[tuple[int, float]]:
     """What the library says: indexes and scores, best first."""
-    config = Config(memory=10**11, scratch_dir=served_settings["EDGE_SCRATCH_DIR"])
-    with Reranker(f"{served_settings['EDGE_MODELS_DIR']}/tiny", config=config) as reranker:
-        return [(r.index, r.score) for r in reranker.rank(QUERY, DOCS)]
+    return expected[QUERY]
 
 
 @pytest.fixture(scope="module")
@@ -226,14 +223,18 @@ def test_text_embeddings_inference(server: Running, vectors: np.ndarray) -> None
     np.testing.assert_array_equal(np.asarray(one, np.float32).reshape(-1), vectors[0])
 
 
-def test_mcp_over_http(server: Running) -> None:
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_mcp_over_http(server: Running, mode: str) -> None:
+    """`auto` is the newest revision that the client knows, which has no sessions; `legacy` is the newest with them."""
     mcp = pytest.importorskip("mcp")
 
     async def talk() -> tuple[set[str], Any, set[str], Any]:
-        async with mcp.Client(f"{server.url}/mcp") as client:
+        async with mcp.Client(f"{server.url}/mcp", mode=mode) as client:
+            assert client.protocol_version == {"auto": mcp.types.LATEST_PROTOCOL_VERSION, "legacy": "2025-11-25"}[mode]
+            assert (await client.call_tool("search", {"query": ""})).is_error
             tools = {tool.name for tool in (await client.list_tools()).tools}
             found = data_of(await client.call_tool("search", {"query": QUERY, "top_k": 2, "brief": False}))
-        async with mcp.Client(f"{server.url}/mcp/memory") as client:
+        async with mcp.Client(f"{server.url}/mcp/memory", mode=mode) as client:
             others = {tool.name for tool in (await client.list_tools()).tools}
             await client.call_tool("add_memory", {"text": "Alice keeps bees."})
             known = data_of(await client.call_tool("search_memory", {"query": "bees"}))
@@ -249,24 +250,6 @@ def test_mcp_over_http(server: Running) -> None:
         same = client.post("/v1/search", json={"query": QUERY, "top_k": 2}).json()["results"]
     assert [result["id"] for result in found["results"]] == [result["id"] for result in same]
     assert [memory["memory"] for memory in known["results"]] == ["Alice keeps bees."]
-
-
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_mcps_client_in_the_present_revision_and_the_one_before(server: Running, mode: str) -> None:
-    """`auto` is the newest revision that the client knows, which has no sessions; `legacy` is the newest with them."""
-    mcp = pytest.importorskip("mcp")
-
-    async def talk() -> tuple[str, Any, Any]:
-        async with mcp.Client(f"{server.url}/mcp", mode=mode) as client:
-            status = data_of(await client.call_tool("status", {}))
-            wrong = await client.call_tool("search", {"query": ""})
-            return client.protocol_version, status, wrong
-
-    version, status, wrong = result_of(talk())
-    assert version == {"auto": mcp.types.LATEST_PROTOCOL_VERSION, "legacy": "2025-11-25"}[mode]
-    assert version >= "2025-11-25"
-    assert status["files"] == 3
-    assert wrong.is_error
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
@@ -366,7 +349,8 @@ def test_mem0s_rest_server(start_server: Callable[..., Running], tmp_path: Any) 
         assert client.get(f"/memories/{name}").json()["pinned"]
         events = [entry["event"] for entry in client.get(f"/memories/{name}/history").json()]
         assert events == ["ADD", "UPDATE", "PIN"]
-        assert client.get("/memories/nothing").status_code == 404
+        for method, body in (("GET", None), ("PUT", {"text": "x"}), ("DELETE", None)):
+            assert client.request(method, "/memories/nothing", json=body).status_code == 404
         assert client.put(f"/memories/{name}", json={}).status_code == 422
         assert client.delete("/memories").status_code == 422, "a scope must be named"
         assert client.delete("/memories", params=alice).status_code == 200

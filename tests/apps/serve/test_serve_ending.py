@@ -12,21 +12,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from msgspec import Struct
-from naive.program import config_of
 from naive.waiting import PATIENCE_S, until
 
 from edge.apps.serve import models
 from edge.apps.serve.endpoint import Endpoint, Events, ServedPath
 from edge.apps.serve.limits import GRACE_S, LEAVE_S
-from edge.apps.serve.server import HttpServer, ServerOptions
-from edge.resident import anonymous_resident
+from edge.apps.serve.server import HttpServer
 from edge.scheduling.waiting_line import Urgency, current_urgency
 from tests.apps.serve.asgi import Asked, in_a_loop
 from tests.apps.serve.conftest import Running, wait_until_it_answers
@@ -169,15 +167,6 @@ def test_an_event_that_comes_with_the_end_does_not_hide_it(turns: int) -> None:
     assert in_a_loop(read())
 
 
-@pytest.fixture
-def server(tiny_models: Path, tmp_path: Path) -> Iterator[HttpServer]:
-    pytest.importorskip("starlette")
-    pytest.importorskip("uvicorn")
-    config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 10**9)
-    with HttpServer(config, ServerOptions(memory=tmp_path / "memory")) as server:
-        yield server
-
-
 class Work:
     """Work in a thread that goes on until it is withdrawn, and then until the test lets it end."""
 
@@ -198,7 +187,7 @@ class Work:
 @pytest.mark.parametrize("how", ["cancelled", "gone"])
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_request_holds_its_memory_and_its_thread_until_its_work_has_ended(
-    server: HttpServer, how: str, streams: bool
+    inside: HttpServer, how: str, streams: bool
 ) -> None:
     work = Work()
 
@@ -206,11 +195,11 @@ def test_a_request_holds_its_memory_and_its_thread_until_its_work_has_ended(
         stream: bool = streams
 
     def held() -> tuple[int, int, int]:
-        assert server.workers._limiters is not None
-        return server.requests.open, server.workers.busy, int(server.workers._limiters[0].borrowed_tokens)
+        assert inside.workers._limiters is not None
+        return inside.requests.open, inside.workers.busy, int(inside.workers._limiters[0].borrowed_tokens)
 
     async def serve() -> tuple[int, str]:
-        asked = Asked(Endpoint(server, ServedPath("POST", "/", work, Streamed)), "/")
+        asked = Asked(Endpoint(inside, ServedPath("POST", "/", work, Streamed)), "/")
         asked.send(b"{}", last=True)
         await asyncio.to_thread(work.begun.wait, PATIENCE_S)
         asked.task.cancel() if how == "cancelled" else asked.leave()
@@ -220,11 +209,11 @@ def test_a_request_holds_its_memory_and_its_thread_until_its_work_has_ended(
             await asyncio.sleep(0.001)
         assert held() == (1, 1, 1), "what the work uses was given back before its end"
         assert not asked.task.done()
-        assert not server.workers.ended(0.001)
+        assert not inside.workers.ended(0.001)
         work.ends.set()
         await asked.task
         assert held() == (0, 0, 0)
-        assert server.workers.ended(PATIENCE_S)
+        assert inside.workers.ended(PATIENCE_S)
         return asked.status, asked.text
 
     status, text = in_a_loop(serve())
@@ -237,7 +226,7 @@ def test_a_request_holds_its_memory_and_its_thread_until_its_work_has_ended(
         assert (status, "the server is ending" in text) == (503, True)
 
 
-def test_an_answer_that_nobody_waits_for_is_not_written(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_nobody_waits_for_is_not_written(inside: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing the vectors of 18 requests for 3,000 texts each takes longer than a server waits when it ends."""
     written: list[Any] = []
 
@@ -253,7 +242,7 @@ def test_an_answer_that_nobody_waits_for_is_not_written(server: HttpServer, monk
 
         monkeypatch.setattr(models, "_as_json", write)
         (path,) = (each for each in models.PATHS if each.path == "/v1/embeddings")
-        asked = Asked(Endpoint(server, path), "/v1/embeddings")
+        asked = Asked(Endpoint(inside, path), "/v1/embeddings")
         asked.send(b'{"input": ["a", "b", "c"]}', last=True)
         await asked.task
 
@@ -261,8 +250,8 @@ def test_an_answer_that_nobody_waits_for_is_not_written(server: HttpServer, monk
     assert len(written) == 1
 
 
-def test_a_model_is_closed_when_its_requests_have_ended(server: HttpServer) -> None:
-    lent = server.library.reranker()
+def test_a_model_is_closed_when_its_requests_have_ended(inside: HttpServer) -> None:
+    lent = inside.library.reranker()
     used, ends, closed = threading.Event(), threading.Event(), threading.Event()
 
     def use(model: Any) -> None:
@@ -274,7 +263,7 @@ def test_a_model_is_closed_when_its_requests_have_ended(server: HttpServer) -> N
     using = threading.Thread(target=lambda: lent.run(use))
     using.start()
     assert used.wait(PATIENCE_S)
-    closing = threading.Thread(target=lambda: (server.pool.close(), closed.set()))
+    closing = threading.Thread(target=lambda: (inside.pool.close(), closed.set()))
     closing.start()
     closing.join(0.05)
     assert closing.is_alive()

@@ -251,13 +251,6 @@ def test_a_reply_that_the_most_tokens_cut_says_so(
     assert stopped.status_code == (200 if model == "llm" else 422)
 
 
-@pytest.mark.parametrize(("method", "body"), [("PUT", {"text": "x"}), ("DELETE", None), ("GET", None)])
-def test_an_unknown_memory_is_not_found(server: Running, method: str, body: dict[str, Any] | None) -> None:
-    with server.client() as client:
-        answer = client.request(method, "/memories/nothing", json=body)
-    assert (answer.status_code, answer.json()["detail"][:25]) == (404, "there is no memory 'nothi")
-
-
 def test_a_request_with_two_ends_is_refused_and_its_connection_closed(server: Running) -> None:
     raw = connected(server)
     head = b"POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import tracemalloc
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -15,15 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
-from naive.program import config_of
 
 from edge.apps.serve.application import application
 from edge.apps.serve.body import MOST_VALUES, PathText, Texts, Whole, decoded, read_query
 from edge.apps.serve.endpoint import _response
 from edge.apps.serve.refusals import HttpRefusal
-from edge.apps.serve.server import HttpServer, ServerOptions
+from edge.apps.serve.server import HttpServer
 from edge.apps.store.rows import JsonSize
-from edge.resident import anonymous_resident
 from tests.apps.serve.asgi import Asked, ask, in_a_loop
 
 VALUES = st.recursive(
@@ -163,21 +159,13 @@ def test_the_memory_that_is_leased_is_enough(item: str) -> None:
     assert peak <= fed(body, 1 << 16).nbytes(typed=True)
 
 
-@pytest.fixture
-def server(tiny_models: Path, tmp_path: Path) -> Iterator[HttpServer]:
-    pytest.importorskip("starlette")
-    pytest.importorskip("uvicorn")
-    config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + 4 * 10**9)
-    with HttpServer(config, ServerOptions(memory=tmp_path / "memory")) as server:
-        yield server
-
-
-def test_a_body_that_would_stop_the_loop_for_long_is_refused_unread(server: HttpServer) -> None:
+@pytest.mark.parametrize("inside", [4 * 10**9], indirect=True)
+def test_a_body_that_would_stop_the_loop_for_long_is_refused_unread(inside: HttpServer) -> None:
     """msgspec holds the interpreter's lock until it has decoded the whole."""
     small = {"query": "x", "documents": ["a", "b"]}
 
     async def serve() -> list[tuple[int, str]]:
-        app, found = application(server), []
+        app, found = application(inside), []
         for item, count in ((b"[],", MOST_VALUES), (b'"a river",', 10_001)):
             asked = Asked(app, "/v1/rerank")
             asked.send(b'{"query": "x", "documents": [' + item * count + b'"a"]}', last=True)
@@ -191,9 +179,9 @@ def test_a_body_that_would_stop_the_loop_for_long_is_refused_unread(server: Http
     assert (long, also) == (413, "the field `documents` has more than 10,000 entries, the most of one request")
 
 
-def test_requests_at_once_are_answered_while_one_sends_its_body(server: HttpServer) -> None:
+def test_requests_at_once_are_answered_while_one_sends_its_body(inside: HttpServer) -> None:
     async def serve() -> list[int]:
-        app = application(server)
+        app = application(inside)
         slow = Asked(app, "/v1/rerank")
         slow.send(b'{"query": "x", "documents": ["a", ')
         await slow.taken.wait()

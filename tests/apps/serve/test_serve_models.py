@@ -34,7 +34,7 @@ from edge.runtimes.reranker import Reranker
 from edge.trace import Trace
 from tests.apps.conftest import Ended
 from tests.apps.serve.conftest import Running
-from tests.apps.serve.every_request import Site, site
+from tests.apps.serve.every_request import Site
 
 
 @pytest.fixture
@@ -146,13 +146,6 @@ def test_a_generator_whose_thread_needs_the_ledger_can_give_way(opened: list[Fak
         pass
     held.give_way()
     assert pool.budget.used == 0
-
-
-@pytest.fixture
-def here(tiny_models: Path, tmp_path: Path) -> Iterator[Site]:
-    pytest.importorskip("starlette")
-    with site(tiny_models, tmp_path) as found:
-        yield found
 
 
 def test_assistants_of_one_server_share_their_generator(here: Site, opened: list[FakeLlm]) -> None:

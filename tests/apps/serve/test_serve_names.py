@@ -6,7 +6,6 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from edge.apps.serve import library as assistants
 from edge.errors import Withdrawn
 from edge.scheduling.waiting_line import Urgency, urgent
 from tests.apps.serve.asgi import in_a_loop
-from tests.apps.serve.every_request import Request, Site, site
+from tests.apps.serve.every_request import Request, Site
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
@@ -38,12 +37,6 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_note)
-
-
-@pytest.fixture
-def here(tiny_models: Path, tmp_path: Path) -> Iterator[Site]:
-    with site(tiny_models, tmp_path) as found:
-        yield found
 
 
 def test_every_endpoint_has_a_request_that_it_answers(here: Site) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from naive.waiting import until
 
 from edge import Client
 from edge.apps.collection.collection import Collection
-from edge.apps.serve.connection import Lost, Refused, Unserved
+from edge.apps.serve import connection
+from edge.apps.serve.connection import Lost, OwnServer, Refused, Unserved
 from edge.apps.store.connections import WriterLock
 from edge.apps.verbs.home import OwnHome
 from edge.apps.verbs.memories import ListMemories, Remember
@@ -282,8 +284,6 @@ def test_a_socket_that_a_killed_server_left_behind(shell: Shell, tmp_path: Path)
 def test_a_socket_that_may_be_somebody_elses_is_sent_nothing(
     stranger: Callable[..., Stranger], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    from edge.apps.serve import connection
-
     listening = stranger(told({}))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     own = os.getuid()
@@ -296,10 +296,26 @@ def test_a_socket_that_may_be_somebody_elses_is_sent_nothing(
         monkeypatch.setattr(connection.os, "getuid", lambda: own + 1)
         if what == "peer":
             monkeypatch.setattr(connection, "own_socket", lambda: listening.path)
-    with pytest.raises(connection.Unserved):
-        connection.OwnServer()
+    with pytest.raises(Unserved):
+        OwnServer()
     time.sleep(0.1)
     assert [heard for heard in listening.heard if heard] == []
+
+
+def test_a_request_that_is_too_large_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(self: OwnServer, method: str, *_: Any) -> bytes:
+        assert method == "GET", "it was sent"
+        return b'{"body": 100000, "seconds": 1.0}'
+
+    monkeypatch.setattr(connection, "own_socket", lambda: tmp_path / "socket")
+    monkeypatch.setattr(OwnServer, "_answer", answer)
+    server, texts = OwnServer(), ["x" * 1000] * 20_000
+    tracemalloc.start()
+    with pytest.raises(Unserved, match="more than the 100,000 bytes that the server takes"):
+        server.ask("/own/embed", {"texts": texts})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 def test_what_the_owners_programs_ask_is_not_answered_over_the_network(server: Running) -> None:
@@ -482,7 +498,7 @@ def config(server: Running, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def test_results_equal_those_of_working_alone(server: Running, config: Config) -> None:
-    client, texts = Client(), list(TEXTS.values())
+    client, texts = Client(), [*TEXTS.values(), 'Der Fluß "tritt" über.\n']
     with Reranker(config=config) as reranker:
         assert client.rank(QUERY, texts) == reranker.rank(QUERY, texts)
         asked = client.rank(QUERY, texts, 1, retrieved=True, mode="top-k", threshold="inf")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,12 @@ from edge.apps.memory.searching import Searcher
 from edge.apps.serve import mem0
 from edge.apps.verbs.memories import ListOptions
 from edge.errors import InputError
-from tests.apps.serve.every_request import Request, Site, site
+from tests.apps.serve.every_request import Request, Site
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
 MEMORIES, TOGETHER = 25, 10
-
-
-@pytest.fixture
-def here(tiny_models: Path, tmp_path: Path) -> Iterator[Site]:
-    with site(tiny_models, tmp_path) as found:
-        yield found
 
 
 def test_pages_go_on_behind_the_most_that_comes_at_once(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -30,31 +29,22 @@ PART = b'{"query": "' + b"x" * (7 << 20)
 GREEDY = 16
 
 
-@pytest.fixture
-def server(tiny_models: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[HttpServer]:
-    room: int = getattr(request, "param", 10**9)
-    config = config_of(tiny_models, tmp_path / "scratch", memory=anonymous_resident() + room)
-    limits = Limits(body=64 << 20, body_s=600, pause_s=600)
-    with HttpServer(config, ServerOptions(limits, memory=tmp_path / "memory")) as server:
-        yield server
+def requests_hold(inside: HttpServer) -> int:
+    return inside.budget.holders().get("requests", 0)
 
 
-def requests_hold(server: HttpServer) -> int:
-    return server.budget.holders().get("requests", 0)
-
-
-def test_unfinished_bodies_leave_the_memory_of_a_search(server: HttpServer) -> None:
+def test_unfinished_bodies_leave_the_memory_of_a_search(inside: HttpServer) -> None:
     small, again = {"query": "x", "documents": ["a", "b"]}, {"query": "x" * (7 << 20), "documents": []}
 
     async def siege() -> None:
-        app = application(server)
+        app = application(inside)
         greedy = [Asked(app, "/v1/rerank") for _ in range(3 * GREEDY)]
         for asked in greedy:
             asked.send(PART)
         for asked in greedy:
             await asked.taken.wait()
-        assert server.budget.limit - requests_hold(server) > server.needed - (len(greedy) << 20)
-        assert requests_hold(server) > server.budget.limit / 4, "what is free may be used"
+        assert inside.budget.limit - requests_hold(inside) > inside.needed - (len(greedy) << 20)
+        assert requests_hold(inside) > inside.budget.limit / 4, "what is free may be used"
         assert (await ask(app, "/v1/rerank", small))[0] == 200
         status, said, headers = await ask(app, "/v1/rerank", again)
         assert (status, headers["retry-after"]) == (429, "2")
@@ -62,18 +52,18 @@ def test_unfinished_bodies_leave_the_memory_of_a_search(server: HttpServer) -> N
         for asked in greedy:
             asked.leave()
         await asyncio.gather(*(asked.task for asked in greedy))
-        assert requests_hold(server) == 0
+        assert requests_hold(inside) == 0
         assert (await ask(app, "/v1/rerank", again))[0] == 422, "the room is free again"
 
     in_a_loop(siege())
 
 
-@pytest.mark.parametrize("server", [6 * 10**8], indirect=True)
-def test_what_no_request_may_hold_is_refused_with_the_limit_that_would_do(server: HttpServer) -> None:
+@pytest.mark.parametrize("inside", [6 * 10**8], indirect=True)
+def test_what_no_request_may_hold_is_refused_with_the_limit_that_would_do(inside: HttpServer) -> None:
     body = b'{"query": "' + "\u4e00".encode() * (20 << 20) + b'"}'  # ten bytes for each of its bytes
 
     async def refused() -> tuple[int, Any]:
-        asked = Asked(application(server), "/v1/rerank")
+        asked = Asked(application(inside), "/v1/rerank")
         asked.send(body, last=True)
         status, said, _ = await asked.answer()
         return status, said["detail"]
@@ -81,7 +71,7 @@ def test_what_no_request_may_hold_is_refused_with_the_limit_that_would_do(server
     status, said = in_a_loop(refused())
     assert status == 413
     assert "leaves; --memory " in said
-    assert requests_hold(server) == 0
+    assert requests_hold(inside) == 0
 
 
 def test_small_requests_are_not_behind_large_ones(
