@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any
 
 import pytest
 from making.synth import synth
-from naive.program import settings_of, write_tiny_models
+from naive.program import environment_of, settings_of, write_tiny_models
 
 from edge.apps.cli import main
 
@@ -47,43 +50,62 @@ class Done:
 
 
 class Edge:
-    """Runs `edge` in the project, in this process: starting one for each command would take most of the time."""
+    """Runs `edge` in a folder: in this process, for starting one for each command would take most of the time, or, with
+    `forked`, in forks of another process, which holds little memory itself."""
 
-    def __init__(self, home: Path) -> None:
-        self.project = home / "project"
-        # The process of the tests may hold a lot itself.
-        self.environment = settings_of(home, EDGE_THREADS="1", EDGE_MEMORY="8GB")
+    def __init__(self, home: Path, folder: Path, forked: Sequence[str] = ()) -> None:
+        self.project = folder
+        self.forked = forked
+        here = {"EDGE_THREADS": "1", "EDGE_MEMORY": "8GB"}  # the process of the tests may hold a lot itself
+        self.environment = environment_of(home, NO_COLOR="1") if forked else settings_of(home, **here)
 
-    def __call__(self, *arguments: str, cwd: Path | None = None, **environment: str) -> Done:
-        out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+    def __call__(self, *arguments: str, cwd: Path | None = None, stdin: bytes = b"", **environment: str) -> Done:
+        folder, own = cwd or self.project, self.environment | environment
+        if self.forked:
+            command = [*self.forked, *arguments]
+            done = subprocess.run(command, input=stdin, capture_output=True, cwd=folder, env=own, check=False)
+            out, err = (said.decode(errors="surrogateescape") for said in (done.stdout, done.stderr))
+            return Done(done.returncode, out, err)
+        output, errors = io.StringIO(), io.StringIO()
+        with (
+            tempfile.TemporaryFile() as given, pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(output), redirect_stderr(errors),
+        ):  # fmt: skip
+            given.write(stdin)
+            given.seek(0)
+            patch.setattr("sys.stdin", io.TextIOWrapper(given))
             for name in [name for name in os.environ if name.startswith("EDGE_")]:
                 patch.delenv(name)
-            for name, value in (self.environment | environment).items():
+            for name, value in own.items():
                 patch.setenv(name, value)
-            patch.chdir(cwd or self.project)
+            patch.chdir(folder)
             with pytest.raises(SystemExit) as end:
                 main(list(arguments))
         assert isinstance(end.value.code, int)
-        return Done(end.value.code, out.getvalue(), err.getvalue())
+        return Done(end.value.code, output.getvalue(), errors.getvalue())
 
-    def json(self, *arguments: str, code: int = 0, **options: Any) -> Any:
-        done = self(*arguments, "--json", **options)
+    def said(self, *arguments: str, code: int = 0, **options: Any) -> str:
+        """Its output, of a command that ends with a code."""
+        done = self(*arguments, **options)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
-        return json.loads(done.stdout)
+        return done.stdout
+
+    def json(self, *arguments: str, **options: Any) -> Any:
+        return json.loads(self.said(*arguments, "--json", **options))
 
     def refused(self, *arguments: str, **options: Any) -> str:
+        """The message of a command that is refused and prints nothing else."""
         done = self(*arguments, **options)
         assert done.returncode == 2, (done.returncode, done.stderr)
         assert "Traceback" not in done.stderr
         assert done.stdout == ""
-        return done.stderr
+        return done.stderr.strip()
 
 
 @pytest.fixture(scope="module")
 def edge(files_home: Path) -> Edge:
-    edge = Edge(files_home)
+    edge = Edge(files_home, files_home / "project")
     done = edge("index", ".")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("indexed 3 files (3 passages in ")

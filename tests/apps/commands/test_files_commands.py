@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -18,7 +17,6 @@ from naive.program import EDGE
 from edge.apps.collection.hits import Hit, Place, written
 from edge.apps.collection.watching import Watcher
 from edge.apps.commands.search import _further
-from edge.apps.console import ProgressBar
 from edge.text.tokens import expected_tokens, most_tokens
 from tests.apps.commands.conftest import Edge
 
@@ -361,20 +359,6 @@ def test_without_an_embedder_the_command_that_gets_it_is_named(edge: Edge, files
     assert "edge models pull multilingual-e5-small" in message
 
 
-def test_a_progress_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
-        monkeypatch.setattr(sys, "stderr", stream)
-        with ProgressBar(" files") as bar:
-            bar(0, 4)
-            bar(1, 4)
-            bar(4, 4)
-        assert ("files" in stream.getvalue()) == shown
-
-
 def test_what_matches_is_coloured_on_a_terminal_only(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" not in edge("search", "river", "--no-rerank", TERM="xterm").stdout  # nobody looks
     monkeypatch.setattr("edge.apps.console.is_terminal", lambda: True)
@@ -412,13 +396,6 @@ def test_indexing_stays_within_its_limit(edge: Edge, files_home: Path) -> None:
     report = json.loads(done.stdout)
     assert report["indexed"] == 60
     assert report["peak_resident"] <= 170_000_000
-
-
-def test_help_of_every_verb_is_quick_and_says_something(edge: Edge) -> None:
-    listed = edge("--help").stdout
-    for verb in ("index", "search", "get", "watch", "status", "list", "remove", "compact", "describe"):
-        assert f"\n  {verb} " in listed
-        assert len(edge(verb, "--help").stdout) > 200
 
 
 def test_check_and_repair_say_what_they_found(edge: Edge) -> None:

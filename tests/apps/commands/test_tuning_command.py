@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
-from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import pytest
 from making.synth import synth
 
-from edge.apps.cli import main
 from edge.budget import MemoryBudget
 from edge.runtimes.embedder import Embedder
+from tests.apps.commands.conftest import Edge
 
 ROWS = 330
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def edge(tmp_path_factory: pytest.TempPathFactory) -> Edge:
     """A collection of short files, and questions."""
     folder = tmp_path_factory.mktemp("home").resolve()
     synth("tiny-bert-embedder", folder / "models" / "tiny-embedder").close()
@@ -33,79 +29,56 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "few").mkdir()
     (folder / "few" / "one.md").write_text("Bread needs time.\n")
     (folder / "questions.txt").write_text("".join(f"where is the {a} of the {b}\n" for a in words for b in words[:5]))
-    run(folder, "index", "documents", "-c", "store")
-    run(folder, "index", "few", "-c", "small")
-    return folder
+    edge = Edge(folder, folder)
+    edge.said("index", "documents", "-c", "store")
+    edge.said("index", "few", "-c", "small")
+    return edge
 
 
-def called(home: Path, *arguments: str) -> tuple[int, str, str]:
-    """Runs `edge` in this process; returns its exit code, stdout and stderr."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stderr(err), redirect_stdout(out):
-        patch.setattr("edge.planner.candidates._ROUNDS", 1)  # nothing here depends on how exact the times are
-        for name, value in {
-            "EDGE_MODELS_DIR": str(home / "models"), "EDGE_EMBEDDER": "tiny-embedder", "EDGE_THREADS": "1",
-            "EDGE_MEMORY": "10GB", "XDG_CONFIG_HOME": str(home / "config"), "XDG_CACHE_HOME": str(home / "cache"),
-            "XDG_DATA_HOME": str(home / "data"),
-        }.items():  # fmt: skip
-            patch.setenv(name, value)
-        patch.chdir(home)
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-    assert isinstance(end.value.code, int)
-    assert "Traceback" not in err.getvalue()
-    return end.value.code, out.getvalue(), err.getvalue()
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here depends on how exact the times are."""
+    monkeypatch.setattr("edge.planner.candidates._ROUNDS", 1)
 
 
-def run(home: Path, *arguments: str) -> str:
-    code, out, err = called(home, *arguments)
-    assert code == 0, err
-    return out
-
-
-def as_json(home: Path, *arguments: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(run(home, *arguments, "--json"))
-    return document
-
-
-def found(home: Path) -> set[tuple[str, str]]:
+def found(edge: Edge) -> set[tuple[str, str]]:
     """The results of some queries, each with its query."""
     queries = ["the river", "bread and salt", "ice on a stone", "wind in the leaf", "a cloud of sand", "fire and snow"]
     return {
         (query, hit["path"])
         for query in queries
-        for hit in as_json(home, "search", query, "-c", "store", "--no-rerank")["results"]
+        for hit in edge.json("search", query, "-c", "store", "--no-rerank")["results"]
     }
 
 
-def made_of(home: Path) -> dict[str, Any]:
+def made_of(edge: Edge) -> dict[str, Any]:
     """How the index is made. Rows may move to segments at any time, and then its files change."""
-    status = as_json(home, "status", "-c", "store")["index"]
+    status = edge.json("status", "-c", "store")["index"]
     return {name: status[name] for name in ("rows", "lists", "codec", "tuned")}
 
 
-def test_tuning_says_what_it_chose_and_why_and_is_done_once(home: Path) -> None:
-    before = found(home)
-    said = run(home, "index", "-c", "store", "--tune", "--recall", "0.9")
+def test_tuning_says_what_it_chose_and_why_and_is_done_once(edge: Edge) -> None:
+    before = found(edge)
+    said = edge.said("index", "-c", "store", "--tune", "--recall", "0.9")
     assert "tuned for a recall of 0.9: " in said
     assert "predicted to be the fastest: " in said
     assert "ms per query, a recall of " in said
-    again = as_json(home, "index", "-c", "store", "--tune", "--recall", "0.9")["tuning"]
+    again = edge.json("index", "-c", "store", "--tune", "--recall", "0.9")["tuning"]
     assert again["changed"] is False
     assert again["rows"] == ROWS
     assert again["recall"] >= 0.9
     assert again["goal"] == {"recall": 0.9, "seconds": None, "nbytes": None}
-    assert "already tuned" in run(home, "index", "-c", "store", "--tune", "--recall", "0.9")
-    status = as_json(home, "status", "-c", "store")["index"]
+    assert "already tuned" in edge.said("index", "-c", "store", "--tune", "--recall", "0.9")
+    status = edge.json("status", "-c", "store")["index"]
     assert status["tuned"]["parameters"]["codec"] == again["codec"]
     # A recall is a mean over queries; a single query may find less.
-    assert len(before & found(home)) >= len(before) / 2
-    assert "tuning" not in as_json(home, "index", "-c", "store")
+    assert len(before & found(edge)) >= len(before) / 2
+    assert "tuning" not in edge.json("index", "-c", "store")
 
 
-def test_questions_of_one_s_own_and_bytes(home: Path) -> None:
-    done = as_json(
-        home, "index", "-c", "store", "--tune", "--within", "1000", "--lists-size", "20kB", "--questions",
+def test_questions_of_one_s_own_and_bytes(edge: Edge) -> None:
+    done = edge.json(
+        "index", "-c", "store", "--tune", "--within", "1000", "--lists-size", "20kB", "--questions",
         "questions.txt",
     )["tuning"]  # fmt: skip
     assert done["changed"] is True
@@ -113,7 +86,7 @@ def test_questions_of_one_s_own_and_bytes(home: Path) -> None:
     assert done["goal"] == {"recall": None, "seconds": 1.0, "nbytes": 20_000}
 
 
-def test_questions_in_memory_are_leased_beside_an_open_embedder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_in_memory_are_leased_beside_an_open_embedder(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     reserve, embed, owners = MemoryBudget.reserve, Embedder.embed, []
 
     def reserved(self: MemoryBudget, owner: str, nbytes: int, **more: Any) -> Any:
@@ -126,25 +99,25 @@ def test_questions_in_memory_are_leased_beside_an_open_embedder(home: Path, monk
 
     monkeypatch.setattr(MemoryBudget, "reserve", reserved)
     monkeypatch.setattr(Embedder, "embed", embedded)
-    run(home, "index", "-c", "store", "--tune", "--recall", "0.8", "--questions", "questions.txt")
+    edge.said("index", "-c", "store", "--tune", "--recall", "0.8", "--questions", "questions.txt")
     assert owners.index("tokenizer") < owners.index("questions"), "the embedder is open"
 
 
-def test_a_plan_changes_nothing(home: Path) -> None:
-    before = made_of(home)
-    here = as_json(home, "plan", "index", "-c", "store", "--recall", "0.8")
+def test_a_plan_changes_nothing(edge: Edge) -> None:
+    before = made_of(edge)
+    here = edge.json("plan", "index", "-c", "store", "--recall", "0.8")
     assert (here["origin"], here["rows"]) == ("predicted", ROWS)
-    there = as_json(home, "plan", "index", "-c", "store", "--recall", "0.6", "--on", "fpga")
+    there = edge.json("plan", "index", "-c", "store", "--recall", "0.6", "--on", "fpga")
     assert there["codec"] in ("pq", "opq")
     assert there["queries_per_s"] > 0
     assert there["units"]["scanning"] >= 1
     assert 0 < there["luts"] <= 0.6 * 83_640
     assert there["origin"]["frequency"] == "assumed"
-    said = run(home, "plan", "index", "-c", "store", "--recall", "0.6", "--on", "fpga")
+    said = edge.said("plan", "index", "-c", "store", "--recall", "0.6", "--on", "fpga")
     # The host's part of the time is measured in each run, so another design may be as fast in this one.
     assert re.search(r"scanning [1-9]\d*, with queues of [1-9]\d* that lead", said)
     assert "has not run on a board" in said
-    assert made_of(home) == before
+    assert made_of(edge) == before
 
 
 @pytest.mark.parametrize(
@@ -162,10 +135,9 @@ def test_a_plan_changes_nothing(home: Path) -> None:
         (["plan", "index", "-c", "store", "--recall", "0"], "above 0"),
     ],
 )
-def test_wishes_that_cannot_be_met_are_one_sentence(home: Path, arguments: list[str], reason: str) -> None:
-    before = made_of(home)
-    code, out, err = called(home, *arguments)
-    assert (code, out) == (2, "")
-    assert reason in err
-    assert len(err.strip().splitlines()) == 1, err
-    assert made_of(home) == before
+def test_wishes_that_cannot_be_met_are_one_sentence(edge: Edge, arguments: list[str], reason: str) -> None:
+    before = made_of(edge)
+    said = edge.refused(*arguments)
+    assert reason in said
+    assert "\n" not in said
+    assert made_of(edge) == before
