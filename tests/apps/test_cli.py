@@ -169,31 +169,6 @@ def test_settings_show_the_models(edge_verb: Verb) -> None:
     assert "llm           extractive" in shown
 
 
-def test_memories_go_to_stdout_and_come_from_stdin(
-    edge_verb: Verb, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import io
-    import json
-    import sys
-
-    assert edge_verb("memory", "add", "I am allergic to nuts", "--path", "m").code == 0
-    done = edge_verb("memory", "export", "-", "--path", "m")
-    assert done.code == 0
-    (line,) = done.out.splitlines()
-    assert json.loads(line)["memory"] == "I am allergic to nuts"
-    assert not (tmp_path / "-").exists()
-
-    class Input:
-        buffer = io.BytesIO(done.out.encode())
-
-        def isatty(self) -> bool:
-            return False
-
-    monkeypatch.setattr(sys, "stdin", Input())
-    done = edge_verb("memory", "import", "-", "--path", "other")
-    assert (done.code, done.err) == (0, "1 new memory imported\n")
-
-
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no device that is always full")
 

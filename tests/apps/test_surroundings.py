@@ -1,18 +1,22 @@
-"""Arguments that are no text, odd time zones, and a system that gives little memory: one sentence, and no crash."""
+"""Arguments that are no text, odd time zones, a system that gives little memory, and folders for one user alone."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from naive.program import EDGE, environment_of, write_tiny_models
 
+from edge.apps.console import reports_dir
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="arguments are bytes on POSIX, limits are Linux's")
 
+CHECKPOINT = Path(__file__).parents[1] / "golden" / "bert-reranker"
 ODD = b"caf\xe9"
 VERBS: dict[str, list[str | bytes]] = {
     "ask": ["ask", ODD, "-c", "col"],
@@ -110,3 +114,22 @@ def test_the_least_that_is_allowed_works(folder: Path) -> None:
     if len(os.sched_getaffinity(0)) <= 2:  # every thread of the libraries takes some more
         code, errors = said(folder, ["search", "river", "-c", "col"], limits)
         assert code == 0, errors
+
+
+def test_folders_for_the_users_own_data_are_for_that_user_alone(tmp_path: Path) -> None:
+    command = (EDGE[0], EDGE[1], f"import os; os.umask(0o022); {EDGE[2]}")
+    kinds = ("DATA", "CONFIG", "STATE", "CACHE")
+    own = {f"XDG_{kind}_HOME": str(tmp_path / "new" / kind.lower()) for kind in kinds}
+    for arguments in (
+        ("collections", "add", "work"),
+        ("models", "pack", str(CHECKPOINT), "new/data/edge-rag/models/tiny"),
+    ):
+        code, errors = said(tmp_path, [*arguments], command=command, **own)
+        assert code == 0, errors
+    made = [path for path in (tmp_path / "new").rglob("*") if path.is_dir()]
+    assert {path.name for path in made} >= {"data", "edge-rag", "models"}
+    assert {path.stat().st_mode & 0o777 for path in made if path.name != "tiny"} == {0o700}
+
+
+def test_reports_that_tests_provoke_belong_to_no_user() -> None:
+    assert reports_dir().is_relative_to(tempfile.gettempdir())

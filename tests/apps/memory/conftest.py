@@ -32,6 +32,11 @@ def texts(result: dict[str, Any]) -> list[str]:
     return [found["memory"] for found in result["results"]]
 
 
+def add(memory: Memory, text: str, **options: Any) -> str:
+    """Adds one text, of ann if nothing else is said; its id."""
+    return str(memory.add(text, **{"user_id": "ann"} | options)["results"][0]["id"])
+
+
 @pytest.fixture
 def clock() -> StillClock:
     return StillClock()

@@ -119,12 +119,16 @@ def test_export_and_import(edge: Edge, tmp_path: Path) -> None:
     edge("add", "hers", "--user-id", "ann")
     assert document(edge("export", str(tmp_path / "mine.jsonl"), "--json")) == {"count": 1}
     assert document(edge("export", str(tmp_path / "all.jsonl"), "--everyone", "--json")) == {"count": 2}
-    assert json.loads(edge("export", "-", "--user-id", "ann").stdout)["memory"] == "hers"
+    hers = edge("export", "-", "--user-id", "ann").stdout
+    assert json.loads(hers)["memory"] == "hers"
+    assert not (tmp_path / "-").exists()
     none = edge("export", "-", "--user-id", "nobody")
     assert (none.stdout, none.stderr) == ("", "edge: no memory has these ids; --everyone writes those of all\n")
     edge("delete", "--all")
     assert document(edge("import", str(tmp_path / "all.jsonl"), "--everyone", "--json")) == {"count": 1}
     assert document(edge("import", str(tmp_path / "mine.jsonl"), "--json")) == {"count": 0}
+    edge("delete", "--all", "--user-id", "ann")
+    assert edge("import", "-", "--user-id", "ann", stdin=hers).stderr == "1 new memory imported\n"
     with pytest.raises(InputError, match="leave the ids out"):
         edge("export", str(tmp_path / "x.jsonl"), "--everyone", "--user-id", "ann")
 

@@ -13,12 +13,7 @@ from making.synth import synth
 from edge.apps.memory.memory import Memory
 from edge.config import Config
 from edge.errors import EdgeError, InputError, ModelError
-from tests.apps.memory.conftest import Make, texts
-
-
-def add(memory: Memory, text: str, **options: Any) -> str:
-    options = {"user_id": "ann"} | options
-    return str(memory.add(text, **options)["results"][0]["id"])
+from tests.apps.memory.conftest import Make, add, texts
 
 
 def test_what_is_added_can_be_got_with_everything_said_about_it(memory: Memory) -> None:
