@@ -15,6 +15,7 @@ from edge.apps.cluster.cluster import Cluster
 from edge.apps.cluster.places import LocalPlaces
 from edge.apps.collection.query import Query
 from edge.apps.collection.registry import holds_collection, locate
+from edge.apps.console import notice
 from edge.apps.options import CommandGroup, Setup, collection_option, json_option, setup_options
 from edge.apps.store.lexical import respelled
 from edge.apps.verbs.requests import SearchOptions
@@ -22,7 +23,6 @@ from edge.apps.verbs.work import UNKNOWN, SearchOutcome, figures
 from edge.config import Config, counted, format_size, parse_size
 from edge.errors import CollectionMissing, InputError
 from edge.resident import ResidentWatch
-from edge.text.control_characters import escaped
 from edge.trace import Trace
 
 HERE = "here"
@@ -119,9 +119,9 @@ def indexed(
     told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(done.counts.items()) if count)
     click.echo(f"{told or 'no files'}; {counted(done.passages, 'passage')} added; version {done.version}")
     for path, reason in done.failed:
-        click.echo(escaped(f"edge: {path}: {reason}"), err=True)
+        notice(f"{path}: {reason}")
     for root in done.missing:
-        click.echo(escaped(f"edge: {root} is not there now; its files stay"), err=True)
+        notice(f"{root} is not there now; its files stay")
 
 
 @click.group(cls=CommandGroup)

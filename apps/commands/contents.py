@@ -68,10 +68,10 @@ def status(collection: Path | None, as_json: bool) -> None:
     else:
         _print_status(found)
         if gone := abandoned(configure()):
-            click.echo(
-                f"edge: {counted(len(gone), 'project')} searched with --here {'is' if len(gone) == 1 else 'are'} gone; "
-                "`edge collections prune` deletes what is left of them", err=True,
-            )  # fmt: skip
+            notice(
+                f"{counted(len(gone), 'project')} searched with --here {'is' if len(gone) == 1 else 'are'} gone; "
+                "`edge collections prune` deletes what is left of them"
+            )
 
 
 @click.command("list")
@@ -95,7 +95,7 @@ def list_files(filters: tuple[str, ...], collections: tuple[str, ...], output: s
             else:
                 click.echo(f"{file.kind:10} {format_size(file.size):>8} {file.chunks:6,}  {escaped(file.path)}")
     if not files and output == "text":
-        click.echo("edge: no indexed file passes the filters" if filters else "edge: no file is indexed", err=True)
+        notice("no indexed file passes the filters" if filters else "no file is indexed")
     return 0 if files else 1
 
 
@@ -125,7 +125,7 @@ def get(targets: tuple[str, ...], lines: int | None, max_bytes: str, collections
     for sentence in missing:
         notice(sentence)
     if not found and not missing and output == "text":
-        click.echo("edge: nothing found: no line with text is among those", err=True)
+        notice("nothing found: no line with text is among those")
     return 2 if missing else 0 if found else 1
 
 
@@ -190,12 +190,9 @@ def _print_excerpt(excerpt: Excerpt, output: str, *, first: bool) -> None:
             say(styled(f"({escaped(line)})", italic=True))
         click.echo(excerpt.text)
     if excerpt.cut:
-        click.echo(
-            f"edge: {escaped(excerpt.path)}: line {excerpt.line_end} is longer; a higher --max-bytes shows more of it",
-            err=True,
-        )
+        notice(f"{excerpt.path}: line {excerpt.line_end} is longer; a higher --max-bytes shows more of it")
     if excerpt.continues_at is not None:
-        click.echo(f"edge: {escaped(excerpt.path)} goes on at line {excerpt.continues_at}", err=True)
+        notice(f"{excerpt.path} goes on at line {excerpt.continues_at}")
 
 
 @click.command()
@@ -217,13 +214,12 @@ def remove(paths: tuple[str, ...], purge: bool, collection: Path | None, as_json
     coming_back = [path for path in paths if os.path.exists(path) and nearest(resolved(path), roots) is not None]
     if removed and coming_back:
         others = f" and {counted(len(coming_back) - 1, 'other')}" if len(coming_back) > 1 else ""
-        click.echo(
-            f"edge: {escaped(coming_back[0])}{others} will come back with the next `edge index`, because a folder "
-            f"above is indexed; name it in that folder's .edgeignore to keep it out",
-            err=True,
+        notice(
+            f"{coming_back[0]}{others} will come back with the next `edge index`, because a folder above is indexed; "
+            f"name it in that folder's .edgeignore to keep it out"
         )
     for sentence in missing.values():
-        click.echo(escaped(f"edge: {sentence}"), err=True)
+        notice(sentence)
     held = len(missing) < len(set(paths))
     if purged is not None:
         print_erasure({"removed": removed, **purged.to_json()}, as_json)
@@ -283,9 +279,7 @@ def describe(path: str | None, text: str | None, remove: bool, collection: Path 
     for known, said in found.items():
         click.echo(f"{escaped(known)}  {said}")
     if not found and not changing:
-        click.echo(
-            "edge: nothing is described" if path is None else f"edge: {escaped(path)} is not described", err=True
-        )
+        notice("nothing is described" if path is None else f"{path} is not described")
 
 
 def _opened(chosen: Path | None, memory: str | None = None) -> Collection:
@@ -334,7 +328,7 @@ def list_(output: str) -> int:
             else:
                 click.echo(f"{row['name']:20} {escaped(row['path'])}{empty}")
     if not rows and output == "text":
-        click.echo(f"edge: no collection has a name; {naming({})}", err=True)
+        notice(f"no collection has a name; {naming({})}")
     return 0 if rows else 1
 
 
@@ -354,7 +348,7 @@ def prune(yes: bool) -> int:
     for path, root in found.items():
         click.echo(f"{escaped(root)} is gone: {format_size(_nbytes(path))} in {escaped(str(path))}")
     if not found:
-        click.echo("edge: the folders of all projects are there", err=True)
+        notice("the folders of all projects are there")
     elif yes or click.confirm("Delete these collections?"):
         for path in found:
             drop(path)

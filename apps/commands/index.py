@@ -20,7 +20,7 @@ from edge.apps.collection.paths import absence, check_there, contains, from_here
 from edge.apps.collection.registry import PROJECT, holds_collection, locate
 from edge.apps.collection.report import IndexReport
 from edge.apps.commands.texts import read_texts
-from edge.apps.console import ProgressBar, tell
+from edge.apps.console import ProgressBar, notice, tell
 from edge.apps.options import ManyOptions, Report, Setup, collection_option, report_options, setup_options
 from edge.apps.verbs.options import RequestOptions, option
 from edge.config import Config, counted, format_size, parse_size
@@ -175,13 +175,9 @@ def _watch(collection: Collection, output: _Output, poll: bool, named: list[str]
     click.echo(escaped(f"watching {', '.join(roots[:_REASONS])}{more}; stop with Ctrl-C"), err=True)
     output.names_files = True
     try:
-        Watcher(collection, report=output, notice=_notice, poll=poll, roots=named or None).run(threading.Event())
+        Watcher(collection, report=output, notice=notice, poll=poll, roots=named or None).run(threading.Event())
     except KeyboardInterrupt:
-        _notice("stopped watching")
-
-
-def _notice(text: str) -> None:
-    click.echo(escaped(f"edge: {text}"), err=True)
+        notice("stopped watching")
 
 
 def _roots(collection: Collection, paths: tuple[str, ...], chosen: Path | None) -> list[str]:
@@ -203,7 +199,7 @@ def allowed_roots(collection: Collection, chosen: Path | None) -> list[str]:
     inside = [root for root in remembered if contains(project, root)]
     for root in remembered:
         if root not in inside:
-            _notice(f"{root} lies outside {project}: name it to index it")
+            notice(f"{root} lies outside {project}: name it to index it")
     return inside
 
 
@@ -220,11 +216,11 @@ class _Output:
         figures: dict[str, Any] = report.to_json() | {"peak_resident": self._resident.high_water, "limit": limit}
         for root in report.missing:
             reason = absence(root, lambda root: True) or "was not there"
-            _notice(f"{root} {reason}; what was indexed of it stays searchable, until `edge remove` takes it out")
+            notice(f"{root} {reason}; what was indexed of it stays searchable, until `edge remove` takes it out")
         for path in report.unreadable[:_REASONS]:
-            _notice(f"{path} cannot be read, and `edge status` says why; what was indexed of it stays searchable")
+            notice(f"{path} cannot be read, and `edge status` says why; what was indexed of it stays searchable")
         if len(report.unreadable) > _REASONS:
-            _notice(f"... nor can {len(report.unreadable) - _REASONS} more")
+            notice(f"... nor can {len(report.unreadable) - _REASONS} more")
         if self._json:
             click.echo(json.dumps(figures | ({} if tuned is None else {"tuning": as_figures(tuned)})))
         else:

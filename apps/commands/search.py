@@ -19,6 +19,7 @@ from edge.apps.console import (
     highlighted,
     markdown_link,
     modelled_line,
+    notice,
     output_option,
     place,
     plain_markdown,
@@ -115,11 +116,11 @@ def search(
     figures = {**found.figures, "server": server}
     if figures["without"]:
         left = ", ".join(word.strip('"') for word in figures["without"])
-        click.echo(escaped(f"edge: without passages that hold {left}; in double quotes it is looked up"), err=True)
+        notice(f"without passages that hold {left}; in double quotes it is looked up")
     for trouble in found.troubles:
-        click.echo(escaped(f"edge: {trouble}"), err=True)
+        notice(trouble)
     for word, other in figures["spelled"].items():
-        click.echo(escaped(f"edge: searched for {other}, because no passage holds {word}"), err=True)
+        notice(f"searched for {other}, because no passage holds {word}")
     healths = found.healths
     health = healths if len(healths) > 1 else next(iter(healths.values()))
     if options.brief:
@@ -127,7 +128,7 @@ def search(
     else:
         _print(found.hits, output, health, figures, explain)
     if not found.hits and output == "text":
-        click.echo(f"edge: nothing found{found.nothing}", err=True)
+        notice(f"nothing found{found.nothing}")
     if stats:
         _print_stats(figures, config)
     home.write_trace()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from edge.apps.console import ProgressBar
+from edge.apps.console import ProgressBar, notice
 from edge.apps.options import Option, Setup, engine_options, gathered, json_option
 from edge.apps.store.backup import Store, back_up, restore
 from edge.apps.store.care import CheckReport, RepairReport
@@ -112,7 +112,7 @@ def _printed(
                 click.echo(escaped(f"  {item}"))
     if state.sound:
         return 0
-    click.echo(f"edge: {escaped(str(state.path))} is {remedy}", err=True)
+    notice(f"{state.path} is {remedy}")
     return 2
 
 

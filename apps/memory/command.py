@@ -117,7 +117,7 @@ def _command(kind: type[OfMemory]) -> click.Command:
             print_erasure(result, as_json)
         elif isinstance(options, Delete) or not found:
             kept = "the history stays, and with it the texts; --purge erases both"
-            click.echo(f"edge: {kept if found else 'nothing found'}", err=True)
+            notice(kept if found else "nothing found")
         return 0 if found else 1
 
     engine = [] if kind.model is None else [engine_options]
@@ -153,7 +153,7 @@ def export(target: Path, everyone: bool, options: OfMemory, as_json: bool) -> No
     if str(target) != "-":  # with "-", stdout must hold the memories and nothing else
         print_count(count, f"{counted(count, 'memory', 'memories')} written to {target}", as_json)
     elif not count:
-        click.echo("edge: no memory has these ids; --everyone writes those of all", err=True)
+        notice("no memory has these ids; --everyone writes those of all")
 
 
 @memory.command("import")

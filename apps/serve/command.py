@@ -15,6 +15,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from edge.apps.console import notice
 from edge.apps.options import FiniteRange, Setup, collections_option, setup_options, several
 from edge.apps.serve.connection import OWN, OwnServer, Unserved, own_socket, peer_pid, reach
 from edge.apps.serve.limits import LEAVE_S, Limits
@@ -152,21 +153,20 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
         if first is None:
             opened += held.enter_context(owners_socket())
         else:
-            said = f"{yours(first)}, which your commands go on using; this one answers at its address alone"
-            click.echo(f"edge: {said}", err=True)
+            notice(f"{yours(first)}, which your commands go on using; this one answers at its address alone")
         if not opened:
             raise CapabilityError("--no-port needs a socket that only its owner can open, and this system has none")
         to = f"on {server.url}" if server.url else "your own commands"
         click.echo(f"edge: serving {to} within {format_size(config.memory)}")
         if outside:
-            click.echo(f"edge: {host} can be reached from other machines, so every request needs the token", err=True)
+            notice(f"{host} can be reached from other machines, so every request needs the token")
         if token:
-            click.echo(f"edge: the token, which is shown once only: {token}", err=True)
+            notice(f"the token, which is shown once only: {token}")
         elif digest:
-            click.echo("edge: the token was shown when it was made; --new-token makes another one", err=True)
+            notice("the token was shown when it was made; --new-token makes another one")
         run(server, opened)
     if server.cut_off or _some_thread_works():  # Python would wait for the threads
-        click.echo("edge: some work did not end in time and was cut off", err=True)
+        notice("some work did not end in time and was cut off")
         sys.stdout.flush()
         os._exit(0)
     return 0
