@@ -282,10 +282,20 @@ class Opened:
 
 
 @pytest.fixture
-def opened(browser: Any, site: Running) -> Iterator[Opened]:
-    """The page of `site`; nothing may go wrong in it."""
-    tab = Opened(browser, site.url)
-    yield tab
-    tab.context.close()
-    assert not tab.complaints
-    assert not tab.elsewhere
+def tab(browser: Any) -> Iterator[Callable[..., Opened]]:
+    """Opens the page of a server in a tab; nothing may go wrong in it, unless it is `troubled`."""
+    made: list[tuple[Opened, bool]] = []
+
+    def open_one(url: str, *, troubled: bool = False, **options: Any) -> Opened:
+        made.append((Opened(browser, url, **options), troubled))
+        return made[-1][0]
+
+    yield open_one
+    for each, _ in made:
+        each.context.close()
+    assert not [one for each, troubled in made if not troubled for one in (*each.complaints, *each.elsewhere)]
+
+
+@pytest.fixture
+def opened(tab: Callable[..., Opened], site: Running) -> Opened:
+    return tab(site.url)

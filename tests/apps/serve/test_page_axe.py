@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -97,20 +97,20 @@ PAPERS = {"paper": ("search?q=snow+melts", paper)}
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", {**VIEWS, **PAPERS})
 def test_axe_finds_no_violation(
-    browser: Any, request: pytest.FixtureRequest, view: str, scheme: str, width: int
+    tab: Callable[..., Opened], request: pytest.FixtureRequest, view: str, scheme: str, width: int
 ) -> None:
     site: Running = request.getfixturevalue("papers" if view in PAPERS else "site")
     with site.client() as client:
         client.post("/v1/search", json={"query": "river"}).raise_for_status()
     # The policy, which the other tests hold, would refuse axe, too.
-    tab = Opened(browser, site.url, bypass_csp=True, color_scheme=scheme, viewport={"width": width, "height": 740})
+    size = {"width": width, "height": 740}
+    seen = tab(site.url, troubled=True, bypass_csp=True, color_scheme=scheme, viewport=size)
     where, prepare = {**VIEWS, **PAPERS}[view]
-    page = tab.go(where)
+    page = seen.go(where)
     if view == "collections":
         page.locator("#collections summary").first.wait_for()
     prepare(page)
     page.evaluate(Path(axe()).read_text("utf-8"))
     found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
-    tab.context.close()
     assert found["passes"] or found["incomplete"]
     assert [(v["id"], [node["html"][:200] for node in v["nodes"]]) for v in found["violations"]] == []

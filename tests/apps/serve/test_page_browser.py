@@ -299,7 +299,7 @@ def test_collections_say_what_they_hold_and_what_was_left_out(opened: Opened) ->
 
 
 def test_a_folder_is_added_with_the_token(
-    browser: Any, start_server: Callable[..., Running], tiny_models: Path, tmp_path: Path
+    tab: Callable[..., Opened], start_server: Callable[..., Running], tiny_models: Path, tmp_path: Path
 ) -> None:
     base, data = tmp_path, str(tmp_path / "data")
     for name in ("first", "more"):
@@ -312,9 +312,9 @@ def test_a_folder_is_added_with_the_token(
         assert client.post("/v1/folders", json=body).status_code == 401
     assert server.process.stderr is not None
     token = next(line for line in server.process.stderr if "once only" in line).rpartition(": ")[2].strip()
-    tab = Opened(browser, server.url)
-    tab.context.add_init_script(f"sessionStorage.setItem('edge-token', '{token}')")
-    page = tab.go("collections")
+    seen = tab(server.url, troubled=True)
+    seen.context.add_init_script(f"sessionStorage.setItem('edge-token', '{token}')")
+    page = seen.go("collections")
     (base / "id_rsa").write_text("a key")
     for name, said in (
         ("none", "does not exist"), ("id_rsa", "is no folder"), ("more", "1 file added"), ("first", "1 file added"),
@@ -323,8 +323,6 @@ def test_a_folder_is_added_with_the_token(
         page.locator("#folder").press("Enter")
         expect(page.locator("#collections .add")).to_contain_text(said)
     expect(page.locator("#collections .card")).to_contain_text("2 documents, 2 passages")
-    tab.context.close()
-    server.stop()
 
 
 def test_only_a_server_that_says_so_adds_folders(site: Running, tmp_path: Path) -> None:
@@ -435,9 +433,8 @@ def test_a_trace_is_recorded_and_saved(opened: Opened, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("view", ["search?q=river", "ask", "memory", "collections", "engine"])
-def test_a_narrow_screen_needs_no_sideways_scrolling(browser: Any, site: Running, view: str) -> None:
-    tab = Opened(browser, site.url, viewport={"width": 340, "height": 640})
-    page = tab.go(view)
+def test_a_narrow_screen_needs_no_sideways_scrolling(tab: Callable[..., Opened], site: Running, view: str) -> None:
+    page = tab(site.url, viewport={"width": 340, "height": 640}).go(view)
     if view == "engine":
         page.locator(".track").first.wait_for()
     if view.startswith("search"):
@@ -448,35 +445,32 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(browser: Any, site: Running
         expect(page.locator("#document h2")).to_be_visible()
         expect(page.locator("#hits")).to_be_hidden()
         assert page.evaluate("() => document.scrollingElement.scrollWidth") <= 340
-    tab.context.close()
-    assert not tab.complaints
 
 
-def test_light_and_dark_follow_the_person_s_choice(browser: Any, site: Running) -> None:
+def test_light_and_dark_follow_the_person_s_choice(tab: Callable[..., Opened], site: Running) -> None:
     found = {}
     for scheme in ("light", "dark"):
-        tab = Opened(browser, site.url, color_scheme=scheme)
-        colours = tab.go("search").evaluate(
-            "() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+        colours = (
+            tab(site.url, color_scheme=scheme)
+            .go("search")
+            .evaluate("() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]")
         )
         found[scheme] = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
-        tab.context.close()
     assert found["light"][0] > 700 > 200 > found["light"][1]
     assert found["dark"][0] < 200 < 600 < found["dark"][1]
 
 
-def test_the_page_asks_for_the_token(browser: Any, start_server: Callable[..., Running], tmp_path: Path) -> None:
+def test_the_page_asks_for_the_token(
+    tab: Callable[..., Opened], start_server: Callable[..., Running], tmp_path: Path
+) -> None:
     runtime, data = tmp_path / "run", str(tmp_path / "data")
     first = start_server("--new-token", runtime=runtime, XDG_DATA_HOME=data)
     token = first.stop()[1].rpartition("once only: ")[2].split()[0]
     server = start_server("--token", runtime=runtime, XDG_DATA_HOME=data)
-    tab = Opened(browser, server.url)
-    page = tab.page
+    page = tab(server.url, troubled=True).page
     page.goto(f"{server.url}/#search?q=river")
     for given in ("wrong", token):
         page.locator("#token-text").fill(given)
         page.locator("#token-text").press("Enter")
     expect(page.locator("#search-state")).to_have_text(SETTLED)
     expect(page.locator("#token")).to_be_hidden()
-    tab.context.close()
-    server.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +32,17 @@ def test_a_document_opens_at_its_passage(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("name", RENDERED)
-def test_a_document_is_shown_as_it_is_read(browser: Any, papers: Running, name: str) -> None:
-    tab = Opened(browser, papers.url)
-    page = tab.go("search?q=lasagne+cooking+times")
+def test_a_document_is_shown_as_it_is_read(tab: Callable[..., Opened], papers: Running, name: str) -> None:
+    page = tab(papers.url).go("search?q=lasagne+cooking+times")
     page.locator(".hit", has_text=name).locator(".open").first.click()
     prose = page.locator("#document .prose")
     prose.wait_for()
     html = prose.evaluate("prose => prose.innerHTML")
     assert re.sub(r' class="(?:passage|best| )+"', "", html) == RENDERED[name]
-    tab.context.close()
-    assert not tab.complaints
-    assert not tab.elsewhere
 
 
-def test_a_pdf_opens_as_text_and_as_pages_with_the_passage_marked(browser: Any, papers: Running) -> None:
-    tab = Opened(browser, papers.url)
-    page = tab.go("search?q=snow")
+def test_a_pdf_opens_as_text_and_as_pages_with_the_passage_marked(tab: Callable[..., Opened], papers: Running) -> None:
+    page = tab(papers.url).go("search?q=snow")
     file = page.locator(".hit", has_text="rivers.pdf")  # of which the other page is the best place
     file.get_by_role("button", name="page 1", exact=True).click()
     document = page.locator("#document")
@@ -69,19 +64,15 @@ def test_a_pdf_opens_as_text_and_as_pages_with_the_passage_marked(browser: Any, 
     expect(document.get_by_role("button", name="Next page")).to_be_disabled()
     document.get_by_role("button", name="Text", exact=True).click()
     expect(document.locator(".prose")).to_contain_text("when the snow melts.")
-    tab.context.close()
-    assert not tab.complaints
-    assert not tab.elsewhere
 
 
 def test_a_key_opens_the_document_in_the_editor(
-    browser: Any, start_server: Callable[..., Running], tmp_path: Path
+    tab: Callable[..., Opened], start_server: Callable[..., Running], tmp_path: Path
 ) -> None:
     noting = "import sys; open(sys.argv[1], 'a').write(' '.join(sys.argv[2:]))"
     editor = f'"{sys.executable}" -c "{noting}" {tmp_path / "noted"} {{path}}:{{line}}'
     running = start_server("--editor", editor, runtime=tmp_path / "run")
-    tab = Opened(browser, running.url)
-    page = tab.go("search?q=river")
+    page = tab(running.url).go("search?q=river")
     hit = page.locator(".hit", has_text="river.md")
     expect(page.locator("#search-state")).to_have_text(SETTLED)
     hit.locator(".open").click()
@@ -93,8 +84,6 @@ def test_a_key_opens_the_document_in_the_editor(
             break
         page.wait_for_timeout(50)
     assert re.fullmatch(r".*/river\.md:\d+", (tmp_path / "noted").read_text())
-    tab.context.close()
-    assert not tab.complaints
 
 
 def cells(table: Any, kind: str) -> list[list[str]]:
@@ -189,11 +178,8 @@ BROKEN_WORDS = """() => {
 
 
 @pytest.fixture
-def narrow(browser: Any, site: Running) -> Iterator[Opened]:
-    tab = Opened(browser, site.url, viewport={"width": WIDTH, "height": HEIGHT})
-    yield tab
-    tab.context.close()
-    assert not tab.complaints
+def narrow(tab: Callable[..., Opened], site: Running) -> Opened:
+    return tab(site.url, viewport={"width": WIDTH, "height": HEIGHT})
 
 
 def within(page: Page, selector: str) -> bool:
@@ -263,28 +249,28 @@ def streamed(*events: tuple[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_refusal_is_said_in_the_server_s_words(browser: Any, site: Running, view: str) -> None:
-    tab = Opened(browser, site.url)
-    tab.go("search")
+def test_a_refusal_is_said_in_the_server_s_words(tab: Callable[..., Opened], site: Running, view: str) -> None:
+    seen = tab(site.url, troubled=True)
+    seen.go("search")
     detail = "the request needs 20 MB but 3 MB are free; a limit of 317 MB is the smallest that works"
-    tab.page.route("**/v1/**", lambda route: route.fulfill(status=429, json={"detail": detail, "status": 429}))
-    page = used(tab, view)
+    seen.page.route("**/v1/**", lambda route: route.fulfill(status=429, json={"detail": detail, "status": 429}))
+    page = used(seen, view)
     expect(page.locator(f"#view-{view}").get_by_role("alert").first).to_have_text(detail)
-    tab.context.close()
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_server_that_does_not_answer_is_said_in_every_view(browser: Any, site: Running, view: str) -> None:
-    tab = Opened(browser, site.url)
-    tab.go("search")
-    tab.page.route("**/v1/**", lambda route: route.abort("connectionrefused"))
-    page = used(tab, view)
+def test_a_server_that_does_not_answer_is_said_in_every_view(
+    tab: Callable[..., Opened], site: Running, view: str
+) -> None:
+    seen = tab(site.url, troubled=True)
+    seen.go("search")
+    seen.page.route("**/v1/**", lambda route: route.abort("connectionrefused"))
+    page = used(seen, view)
     said = page.locator(f"#view-{view}").get_by_role("alert").first
     expect(said).to_have_text("The server does not answer. Is edge serve still running?")
-    tab.page.unroute_all()
+    seen.page.unroute_all()
     if view == "engine":
         expect(said).to_be_hidden()  # it asks again by itself
-    tab.context.close()
 
 
 @pytest.mark.parametrize("view", ["search", "ask"])
@@ -352,16 +338,14 @@ def test_a_line_names_what_a_mail_or_an_event_has(opened: Opened, mail: tuple[st
 
 
 def test_where_nothing_is_indexed_the_page_says_how(
-    browser: Any, start_server: Callable[..., Running], tmp_path: Path
+    tab: Callable[..., Opened], start_server: Callable[..., Running], tmp_path: Path
 ) -> None:
     arguments = ("--port", "0", "-c", str(tmp_path / "none"), "--memory-path", str(tmp_path / "memory"))
     server = start_server(*arguments, runtime=tmp_path / "run", usual=False)
-    tab = Opened(browser, server.url)
+    seen = tab(server.url, troubled=True)
     for view in ("search", "ask"):
-        expect(used(tab, view).locator("#no-collection")).to_contain_text("edge index FOLDER")
-        expect(tab.page.get_by_role("alert")).to_contain_text("there is no collection in")
+        expect(used(seen, view).locator("#no-collection")).to_contain_text("edge index FOLDER")
+        expect(seen.page.get_by_role("alert")).to_contain_text("there is no collection in")
     with server.client() as client:
         answer = client.post("/v1/search", json={"query": "river"})
     assert answer.status_code == 404  # a condition of the request, and not a fault of the server
-    tab.context.close()
-    server.stop()
