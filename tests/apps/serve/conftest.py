@@ -8,7 +8,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +171,64 @@ def wait_until_it_answers(running: Running) -> None:
     import httpx
 
     httpx.get(f"{running.url}/health", timeout=60)
+
+
+BEGINNING = "The river floods every spring [1]"
+ENDLESS = "!"
+
+
+class Writer(ThreadingHTTPServer):
+    """A language model's server that writes until nobody reads any more. `asked`: an answer is being written; `left`:
+    the reader of an answer has gone; `last`: the last request."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Writing)
+        self.asked = threading.Event()
+        self.left = threading.Event()
+        self.closing = threading.Event()
+        self.last: dict[str, Any] = {}
+
+
+class _Writing(BaseHTTPRequestHandler):
+    server: Writer
+
+    def do_POST(self) -> None:
+        self.server.last = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+        text = BEGINNING
+        try:
+            while not self.server.closing.wait(0.01):
+                event = {"choices": [{"delta": {"content": text}, "finish_reason": None}]}
+                self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+                self.server.asked.set()
+                text = ENDLESS
+        except OSError:
+            self.server.left.set()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def writer() -> Iterator[Writer]:
+    with Writer() as writer:
+        thread = threading.Thread(target=writer.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield writer
+        writer.closing.set()
+        writer.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def writing(start_server: Callable[..., Running], tmp_path: Path, writer: Writer) -> Iterator[Running]:
+    """A server whose language model is the writer."""
+    running = start_server(runtime=tmp_path / "run", EDGE_LLM=f"http://127.0.0.1:{writer.server_address[1]}/v1")
+    yield running
+    running.stop()
 
 
 # The page, in a browser

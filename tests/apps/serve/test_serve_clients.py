@@ -18,11 +18,10 @@ from naive.waiting import result_of
 from edge.config import Config
 from edge.models.registry import resolve
 from edge.runtimes.embedder import Embedder
-from tests.apps.serve.conftest import Running
-from tests.apps.serve.test_serve_interrupt import Writer, writer
+from tests.apps.serve.conftest import Running, Writer
 from tests.apps.serve.test_serve_rerank import DOCS, QUERY, expected
 
-__all__ = ["expected", "writer"]
+__all__ = ["expected"]
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +173,7 @@ def test_litellms_routes(server: Running, order: list[tuple[int, float]], vector
 CALLED = {"name": "weather", "args": {"city": "Porto"}, "id": "a"}
 
 
-def test_langchains_history_with_called_tools(
-    start_server: Callable[..., Running], tmp_path: Path, server: Running, writer: Writer
-) -> None:
+def test_langchains_history_with_called_tools(server: Running, writing: Running, writer: Writer) -> None:
     """A message that called tools has no content, and what they returned follows it. A question to a collection is the
     last message; a language model is also told of the tools."""
     langchain = pytest.importorskip("langchain_openai")
@@ -195,15 +192,13 @@ def test_langchains_history_with_called_tools(
     assert told
     with pytest.raises(Exception, match="the last message is the question"):
         of_documents.invoke(history[:4])
-    running = start_server(runtime=tmp_path / "run", EDGE_LLM=f"http://127.0.0.1:{writer.server_address[1]}/v1")
-    assert model(running, "llm").invoke(history).response_metadata["finish_reason"] == "length"
+    assert model(writing, "llm").invoke(history).response_metadata["finish_reason"] == "length"
     assert [(message["role"], message["content"]) for message in writer.last["messages"]] == [
         ("system", "Be brief."), ("user", "Sun?\n\nResult of a tool: yes"), ("assistant", "It shines."),
         ("user", f"{QUERY}?"),
     ]  # fmt: skip
-    model(running, "llm").invoke(weather)
+    model(writing, "llm").invoke(weather)
     assert [message["role"] for message in writer.last["messages"]] == ["user"]
-    running.stop()
 
 
 def test_text_embeddings_inference(server: Running, vectors: np.ndarray) -> None:

@@ -15,19 +15,10 @@ from making.synth import synth
 from edge.apps.serve.models import OllamaShowBody, show, tags
 from edge.config import Config
 from edge.models.registry import KNOWN, generator_path
-from tests.apps.serve.conftest import Running
-from tests.apps.serve.test_serve_interrupt import BEGINNING, Writer, writer
+from tests.apps.serve.conftest import BEGINNING, Running, Writer
 from tests.apps.serve.test_serve_rerank import QUERY
 
-__all__ = ["writer"]
-
 ASKED = [{"role": "user", "content": f"{QUERY}?"}]
-
-
-@pytest.fixture
-def writing(start_server: Callable[..., Running], tmp_path: Path, writer: Writer) -> Running:
-    """A server with a language model."""
-    return start_server(runtime=tmp_path / "run", EDGE_LLM=f"http://127.0.0.1:{writer.server_address[1]}/v1")
 
 
 @pytest.fixture

@@ -27,11 +27,8 @@ from edge.apps.serve.limits import GRACE_S, LEAVE_S
 from edge.apps.serve.server import HttpServer
 from edge.scheduling.waiting_line import Urgency, current_urgency
 from tests.apps.serve.asgi import Asked, in_a_loop
-from tests.apps.serve.conftest import Running, wait_until_it_answers
-from tests.apps.serve.test_serve_interrupt import Writer, writer
+from tests.apps.serve.conftest import Running, Writer, wait_until_it_answers
 from tests.apps.serve.test_serve_security import connected
-
-__all__ = ["writer"]
 
 LONGEST_S = GRACE_S + LEAVE_S + 10
 """Far less than the 300 seconds that a request may take, and more than an ending takes on a busy machine."""
@@ -40,22 +37,20 @@ LONGEST_S = GRACE_S + LEAVE_S + 10
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", ["/v1/ask", "/v1/chat/completions"])
 def test_a_slow_language_model_does_not_hold_up_the_end(
-    start_server: Callable[..., Running], tmp_path: Path, writer: Writer, path: str, stream: bool
+    writing: Running, writer: Writer, path: str, stream: bool
 ) -> None:
-    address = f"http://127.0.0.1:{writer.server_address[1]}/v1"
-    running = start_server(runtime=tmp_path / "run", EDGE_LLM=address)
     messages = [{"role": "user", "content": "When does the river flood?"}]
     body = {
         "question": "When does the river flood?", "check": False, "min_score": 0, "max_tokens": 100_000,
         "model": "llm", "messages": messages, "stream": stream,
     }  # fmt: skip
     found: list[httpx.Response] = []
-    with running.client() as client:
+    with writing.client() as client:
         asking = threading.Thread(target=lambda: found.append(client.post(path, json=body)))
         asking.start()
         until(lambda: writer.asked.is_set())
         started = time.monotonic()
-        code, errors = running.stop()
+        code, errors = writing.stop()
         assert time.monotonic() - started < LONGEST_S
         asking.join(PATIENCE_S)
     assert (code, errors) == (0, "")

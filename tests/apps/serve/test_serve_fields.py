@@ -6,7 +6,6 @@ import ast
 import inspect
 import json
 import typing
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,7 @@ from edge.apps.serve.body import decoded
 from edge.apps.serve.refusals import HttpRefusal
 from edge.apps.verbs import memories, requests
 from tests.apps.serve.conftest import Running
-from tests.apps.serve.test_serve_interrupt import Writer, writer
 from tests.apps.serve.test_serve_security import connected
-
-__all__ = ["writer"]
 
 SUBJECTS = (chats, collections, mem0, models, own)
 BODIES = sorted(
@@ -227,22 +223,17 @@ def test_every_refusal_has_the_shape_of_its_dialect(
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("model", ["llm", "default"])
-def test_a_reply_that_the_most_tokens_cut_says_so(
-    start_server: Callable[..., Running], tmp_path: Path, writer: Writer, model: str, stream: bool
-) -> None:
-    address = f"http://127.0.0.1:{writer.server_address[1]}/v1"
-    server = start_server(runtime=tmp_path / "run", EDGE_LLM=address)
+def test_a_reply_that_the_most_tokens_cut_says_so(writing: Running, model: str, stream: bool) -> None:
     history = [
         {"role": "user", "content": "What is the weather?"},
         {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": {}}]},
     ]
     messages = [*history, {"role": "user", "content": "When does the river flood?"}]
     body = {"model": model, "messages": messages, "max_tokens": 5, "check": False, "min_score": 0, "stream": stream}
-    with server.client() as client:
+    with writing.client() as client:
         answer = client.post("/v1/chat/completions", json=body)
         assert answer.status_code == 200, answer.text
         stopped = client.post("/v1/chat/completions", json={**body, "stop": ["x"], "stream": False})
-    server.stop()
     if stream:
         *_, last, done = [line for line in answer.text.splitlines() if line.startswith("data: ")]
         assert (json.loads(last[6:])["choices"][0]["finish_reason"], done) == ("length", "data: [DONE]")

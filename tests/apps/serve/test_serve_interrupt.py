@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,58 +15,9 @@ import pytest
 from edge.apps.serve.connection import Lost, Refused
 from edge.apps.verbs.requests import Ask
 from edge.apps.verbs.verb import ASK, served
-from tests.apps.serve.conftest import Running
+from tests.apps.serve.conftest import BEGINNING, ENDLESS, Running, Writer
 
 pytest.importorskip("httpx")
-
-BEGINNING = "The river floods every spring [1]"
-ENDLESS = "!"
-
-
-class Writer(ThreadingHTTPServer):
-    """A language model's server that writes until nobody reads any more. `asked`: an answer is being written; `left`:
-    the reader of an answer has gone; `last`: the last request."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Writing)
-        self.asked = threading.Event()
-        self.left = threading.Event()
-        self.closing = threading.Event()
-        self.last: dict[str, Any] = {}
-
-
-class Writing(BaseHTTPRequestHandler):
-    server: Writer
-
-    def do_POST(self) -> None:
-        self.server.last = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.send_response(200)
-        self.end_headers()
-        text = BEGINNING
-        try:
-            while not self.server.closing.wait(0.01):
-                event = {"choices": [{"delta": {"content": text}, "finish_reason": None}]}
-                self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
-                self.server.asked.set()
-                text = ENDLESS
-        except OSError:
-            self.server.left.set()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def writer() -> Iterator[Writer]:
-    with Writer() as writer:
-        thread = threading.Thread(target=writer.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield writer
-        writer.closing.set()
-        writer.shutdown()
-        thread.join()
 
 
 def interrupted(running: Running, *arguments: str) -> tuple[int, str, str]:
@@ -91,15 +38,11 @@ def interrupted(running: Running, *arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the owner's socket, as Linux checks it")
-def test_ctrl_c_prints_what_it_prints_without_a_server_and_ends_the_writing(
-    start_server: Callable[..., Running], tmp_path: Path, writer: Writer
-) -> None:
-    address = f"http://127.0.0.1:{writer.server_address[1]}/v1"
-    running = start_server(runtime=tmp_path / "run", EDGE_LLM=address)
-    alone = interrupted(running, "--no-server")
+def test_ctrl_c_prints_what_it_prints_without_a_server_and_ends_the_writing(writing: Running, writer: Writer) -> None:
+    alone = interrupted(writing, "--no-server")
     assert writer.left.wait(60)
     writer.left.clear()
-    served = interrupted(running)
+    served = interrupted(writing)
     assert writer.left.wait(60), "the server goes on reading what nobody wants"
     assert served == alone
     code, out, err = served
@@ -108,10 +51,10 @@ def test_ctrl_c_prints_what_it_prints_without_a_server_and_ends_the_writing(
     assert out.startswith(BEGINNING)
     assert re.search(r"\n\n\[1\] \S+\.md:\d+", out), "the sources of what was written"
     writer.left.clear()
-    code, _, err = interrupted(running, "--stats")
-    assert (code, f"server   used: process {running.pid}\n" in err) == (130, True)
+    code, _, err = interrupted(writing, "--stats")
+    assert (code, f"server   used: process {writing.pid}\n" in err) == (130, True)
     assert writer.left.wait(60)
-    with running.client() as client:
+    with writing.client() as client:
         client.get("/health").raise_for_status()
 
 
