@@ -184,10 +184,6 @@ def test_what_cannot_be_computed_is_said(settings: None, monkeypatch: pytest.Mon
     assert isinstance(_asked("embed"), int)
 
 
-def test_a_verb_that_needs_memory_names_doctor(edge_verb: Callable[..., Any]) -> None:
-    assert "`edge doctor` shows the smallest" in " ".join(edge_verb("search", "--help").out.split())
-
-
 @pytest.mark.parametrize(("name", "missing", "extra"), [("mcp", "mcp", "mcp"), ("serve", "msgspec", "serve")])
 def test_a_missing_extra_is_named_as_pip_takes_it(
     settings: None, monkeypatch: pytest.MonkeyPatch, name: str, missing: str, extra: str
