@@ -473,7 +473,7 @@ class CollectionWriter:
                 row = self._catalog.find(db, name)
         assert row is not None
         lease = self._budget.reserve("texts to embed", 2 * len(data))
-        extracted = Extracted("text", title, chunks, None)
+        extracted = Extracted("text", title, chunks)
         digest = blake2b(data, digest_size=16).digest()
         return Prepared(row, NO_STAMP._replace(size=len(data)), False, digest, extracted, "indexed", "", lease)
 

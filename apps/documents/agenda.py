@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta, timezone
 
-from edge.apps.documents.base import Block, DocumentBlocks, Mail, Reason, Skipped, sent_at
+from edge.apps.documents.base import Block, DocumentBlocks, Mail, sent_at
 from edge.apps.documents.decoding import decode
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import text_blocks
@@ -72,8 +72,6 @@ class _Component:
 
 def extract_calendar(file: OpenedFile) -> DocumentBlocks:
     title, blocks, mails = events(file.read())
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the calendar has no events")
     return DocumentBlocks(title, blocks, mails=mails)
 
 
@@ -127,7 +125,7 @@ def _properties(data: bytes, declared: str | None) -> Iterator[_Property]:
             joined += b"\n" * bool(numbers) + line
             numbers.append(number)
             quoted = b"QUOTED-PRINTABLE" in line.partition(b":")[0].upper()
-    lines = re.finditer("[^\n]+", decode(bytes(joined), declared=declared).text)
+    lines = re.finditer("[^\n]+", decode(bytes(joined), declared=declared))
     for number, found in zip(numbers, lines, strict=False):
         parts = _LINE.match(found[0])
         if parts is None or (name := parts[1].upper()) in _BINARY:
@@ -140,7 +138,7 @@ def _properties(data: bytes, declared: str | None) -> Iterator[_Property]:
             parameters[key.upper()] = _ESCAPE.sub(r"\1", f"{known},{value.strip()}".strip(",").replace('"', ""))
         value = parts[3]
         if "QUOTED-PRINTABLE" in ",".join(parameters.values()).upper():
-            value = decode(quopri.decodestring(value.encode()), declared=parameters.get("CHARSET")).text
+            value = decode(quopri.decodestring(value.encode()), declared=parameters.get("CHARSET"))
         yield _Property(name, parameters, value, number)
 
 
@@ -168,14 +166,11 @@ def _event(event: _Component, page: int | None) -> Iterator[Block]:
         lines.append((f"Who: {', '.join(people)}", found.number))
     path = tuple(filter(None, (title,)))
     if lines:
-        numbers = tuple(number for _, number in lines)
-        first, last = min(numbers), max(numbers)
-        yield Block("\n".join(text for text, _ in lines), first, last, page, "fields", path, numbers)
+        yield Block.of(lines, "fields", path, page)
     for each in event.properties:
         if each.name in ("DESCRIPTION", "COMMENT"):
             for block in text_blocks(each.text):
-                numbers = (each.number,) * (block.text.count("\n") + 1)
-                yield Block(block.text, each.number, each.number, page, block.kind, (*path, *block.path), numbers)
+                yield Block.of([(block.text, each.number)], block.kind, (*path, *block.path), page)
 
 
 def _start(event: _Component) -> _Property | None:
@@ -267,12 +262,8 @@ def extract_contacts(file: OpenedFile) -> DocumentBlocks:
     for card in _components(file.read(), None, {"VCARD"}):
         lines = list(_fields(card))
         if lines:
-            numbers = tuple(number for text, number in lines for _ in text.split("\n"))
             name = next((text.partition(": ")[2] for text, _ in lines if text.startswith("Name: ")), "")
-            text = "\n".join(text for text, _ in lines)
-            blocks.append(Block(text, min(numbers), max(numbers), None, "row", tuple(filter(None, (name,))), numbers))
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the address book has no contacts")
+            blocks.append(Block.of(lines, "row", tuple(filter(None, (name,)))))
     return DocumentBlocks("", blocks)
 
 

@@ -55,6 +55,10 @@ class Skipped(InputError):
         self.reason = reason
 
 
+def no_text() -> Skipped:
+    return Skipped(Reason.NO_TEXT, "the file shows no text")
+
+
 class Stamp(NamedTuple):
     """Size in bytes, times of the content and of the directory entry (which copying programs cannot set) in nanoseconds
     since 1970, and the number in the file system. A change of one means other content."""
@@ -121,6 +125,20 @@ class Block:
     parts: tuple[tuple[int, int], ...] | None = None
     width: int = 0
 
+    @staticmethod
+    def of(
+        lines: Iterable[tuple[str, int]],
+        kind: str,
+        path: tuple[str, ...] = (),
+        page: int | None = None,
+        parts: tuple[tuple[int, int], ...] | None = None,
+    ) -> Block:
+        """A block of texts with their numbers. All lines of a text have its number."""
+        texts = list(lines)
+        numbers = tuple(number for text, number in texts for _ in range(text.count("\n") + 1))
+        text = "\n".join(text for text, _ in texts)
+        return Block(text, min(numbers), max(numbers), page, kind, path, numbers, parts)
+
     def line_at(self, index: int) -> int:
         """The line number of the line of the text with this index, counted from 0."""
         return self.line_start + index if self.lines is None else self.lines[index]
@@ -182,8 +200,7 @@ class DocumentBlocks:
 
     Attributes:
         title: the document's own title; empty if it has none.
-        blocks: in reading order; can be iterated only once.
-        encoding: of the text, if the file is a text file.
+        blocks: in reading order; can be iterated only once. A file without any shows no text.
         warning: one sentence about parts that could not be read; empty if there are none.
         mails: the mails of a mailbox by page; a file of one mail has it as page 0.
         kind: the kind of the file, if its name and its first bytes do not tell it.
@@ -191,7 +208,6 @@ class DocumentBlocks:
 
     title: str
     blocks: Iterable[Block]
-    encoding: str | None = None
     warning: str = ""
     mails: Mapping[int, Mail] = field(default_factory=dict)
     kind: str = ""
@@ -226,7 +242,6 @@ class Extracted:
     kind: str
     title: str
     chunks: tuple[Chunk, ...]
-    encoding: str | None
     warning: str = ""
     mails: Mapping[int, Mail] = field(default_factory=dict)
 

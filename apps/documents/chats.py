@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from edge.apps.documents.agenda import spelled
-from edge.apps.documents.base import CHAT, TRANSCRIPT, Block, DocumentBlocks, Mail, Reason, Skipped, sent_at
+from edge.apps.documents.base import CHAT, TRANSCRIPT, Block, DocumentBlocks, Mail, sent_at
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import extract as extract_text
 
@@ -41,9 +41,9 @@ class Said:
 
 def extract_transcript(file: OpenedFile) -> DocumentBlocks:
     """Reads subtitles; as plain text if there are none."""
-    decoded = file.text()
-    blocks = list(said_blocks(_without_repetitions(_cues(decoded.text))))
-    return DocumentBlocks("", blocks, decoded.encoding) if blocks else extract_text(file)
+    text = file.text()
+    blocks = list(said_blocks(_without_repetitions(_cues(text))))
+    return DocumentBlocks("", blocks) if blocks else extract_text(file)
 
 
 def _cues(text: str) -> Iterator[Said]:
@@ -82,8 +82,7 @@ def said_blocks(said: Iterable[Said]) -> Iterator[Block]:
 
 
 def _paragraph(said: list[Said]) -> Block:
-    lines = tuple(max(1, each.begin) for each in said)
-    return Block("\n".join(each.text for each in said), lines[0], lines[-1], kind="paragraph", lines=lines)
+    return Block.of(((each.text, max(1, each.begin)) for each in said), "paragraph")
 
 
 _WHATSAPP = re.compile(
@@ -127,9 +126,9 @@ def is_chat(head: bytes) -> bool:
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    decoded = file.text()
-    lines = decoded.text.split("\n")
-    return _document(_messages(lines, _order(lines)), decoded.encoding)
+    text = file.text()
+    lines = text.split("\n")
+    return _document(_messages(lines, _order(lines)), in_lines=True)
 
 
 def _messages(lines: Sequence[str], order: str) -> Iterator[Message]:
@@ -243,10 +242,7 @@ def _whisper(leaves: Iterable[Leaf]) -> DocumentBlocks:
     for leaf in leaves:
         if len(leaf.path) == 3 and leaf.path[0] == "segments":
             found.setdefault(leaf.path[1], {})[leaf.path[2]] = leaf.value
-    blocks = list(said_blocks(_segments(found.values())))
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the transcript has no words")
-    return DocumentBlocks("", blocks, kind=TRANSCRIPT)
+    return DocumentBlocks("", list(said_blocks(_segments(found.values()))), kind=TRANSCRIPT)
 
 
 def _segments(found: Iterable[dict[object, str]]) -> Iterator[Said]:
@@ -268,7 +264,7 @@ def _seconds(value: str) -> int:
         return 0
 
 
-def _document(messages: Iterable[Message], encoding: str | None = None) -> DocumentBlocks:
+def _document(messages: Iterable[Message], *, in_lines: bool = False) -> DocumentBlocks:
     kept = (message for message in messages if message.text.strip())
     days = groupby(kept, lambda message: (message.chat, message.when and message.when.date()))
     blocks: list[Block] = []
@@ -280,12 +276,11 @@ def _document(messages: Iterable[Message], encoding: str | None = None) -> Docum
             about = ", ".join(filter(None, (message.sender, f"{message.when:%H:%M}" if message.when else "")))
             lines = [" ".join(line.split()) for line in message.text.strip().split("\n") if line.strip()]
             text = f"{about}: " * bool(about) + "\n".join(lines)
-            last = message.line + (len(lines) - 1 if encoding else 0)
-            numbers = (message.line,) * len(lines) if len(lines) > 1 and not encoding else None
-            blocks.append(Block(text, message.line, last, page, "item", path, numbers))
+            if in_lines:
+                blocks.append(Block(text, message.line, message.line + text.count("\n"), page, "item", path))
+            else:
+                blocks.append(Block.of([(text, message.line)], "item", path, page))
         people = ", ".join(dict.fromkeys(message.sender for message in said if message.sender))
         when = said[0].when
         mails[page] = Mail(people, "", chat, "" if when is None else sent_at(when))
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the chat has no messages")
-    return DocumentBlocks(mails[1].subject, blocks, encoding, mails=mails, kind=CHAT)
+    return DocumentBlocks(mails[1].subject if mails else "", blocks, mails=mails, kind=CHAT)

@@ -82,17 +82,17 @@ _WHOLE_LINES = 40  # A class or module with no more lines stays one block.
 
 def extract_python(file: OpenedFile) -> DocumentBlocks:
     cookie = _COOKIE.search(b"\n".join(file.head.split(b"\n", 2)[:2]))
-    decoded = file.text(declared=cookie[1].decode("ascii") if cookie else None)
-    lines = decoded.text.split("\n")
+    text = file.text(declared=cookie[1].decode("ascii") if cookie else None)
+    lines = text.split("\n")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about invalid escapes in the file
-            tree = ast.parse(decoded.text)
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return DocumentBlocks("", list(code_blocks(lines, 0, len(lines), ())), decoded.encoding)
+        return DocumentBlocks("", list(code_blocks(lines, 0, len(lines), ())))
     docstrings = list(_docstrings(tree))
     found = _python_blocks(lines, tree.body, 0, len(lines), ())
-    return DocumentBlocks("", [_with_docstrings(block, docstrings) for block in found], decoded.encoding)
+    return DocumentBlocks("", [_with_docstrings(block, docstrings) for block in found])
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, int]]:
@@ -200,16 +200,16 @@ _MINIFIED_LINE = 500  # Average characters of a line of minified code.
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    decoded = file.text()
-    lines = decoded.text.split("\n")
+    text = file.text()
+    lines = text.split("\n")
     full = [line for line in lines if line.strip()]
     if full and sum(map(len, full)) > _MINIFIED_LINE * len(full):
         raise Skipped(Reason.UNSUPPORTED, "minified or generated code")
-    blocks = syntax_blocks(decoded.text, file.suffix)
+    blocks = syntax_blocks(text, file.suffix)
     if blocks is None:
         kind = "settings" if file.suffix in _SETTINGS else "code"
         blocks = [replace(block, kind=kind) for block in code_blocks(lines, 0, len(lines), ())]
-    return DocumentBlocks("", blocks, decoded.encoding)
+    return DocumentBlocks("", blocks)
 
 
 def syntax_blocks(text: str, suffix: str) -> list[Block] | None:

@@ -260,46 +260,33 @@ _OVERSTRUCK = re.compile("[^\n\b]\b")  # Commands for a terminal (ECMA-48), and 
 _LONG_GAP = re.compile("(?<![ \t])[ \t]{200,}")
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Decoded text. Lines end with LF, so that `text.split("\\n")[n - 1]` is line n of the file."""
-
-    text: str
-    encoding: str
-
-
-def decode(data: bytes, *, declared: str | None = None) -> Text:
+def decode(data: bytes, *, declared: str | None = None) -> str:
     """Decodes a file: by its byte order mark, as UTF-8, by its declared encoding, or by a guess from its bytes. A few
-    damaged bytes, for which U+FFFD stands, do not change the encoding."""
+    damaged bytes, for which U+FFFD stands, do not change the encoding. Lines end with LF, so that
+    `text.split("\\n")[n - 1]` is line n of the file."""
+    return normalised(data.decode(_encoding(data, declared), "replace"))
+
+
+def _encoding(data: bytes, declared: str | None) -> str:
     for mark, encoding in _BOMS:
         if data.startswith(mark):
-            return Text(normalised(data.decode(encoding, "replace")), encoding.removesuffix("-sig"))
+            return encoding
     if (utf_16 := unmarked_utf_16(data[:_SAMPLE])) is not None:
-        return Text(normalised(data.decode(utf_16, "replace")), utf_16)
+        return utf_16
     label = None if declared is None else _labelled(declared)
     if label in _STATEFUL and _SHIFTED.search(data):
-        return Text(normalised(data.decode(label, "replace")), label)
+        return label
     if (shift := _SHIFT.search(data)) is not None and data.isascii():
-        encoding = "iso2022_kr" if shift[0] == b"\x1b$)C" else "iso2022_jp_ext"
-        return Text(normalised(data.decode(encoding, "replace")), encoding)
-    try:
-        return Text(normalised(data.decode("utf-8")), "utf-8")
-    except UnicodeDecodeError:
-        pass
-    text = data.decode("utf-8", "replace")
-    valid = _valid_for_each_damaged(text)
-    if label is not None and valid < _SURE:
-        found = data.decode(label, "replace")
-        if _valid_for_each_damaged(found) >= 1:
-            return Text(normalised(found), label)
+        return "iso2022_kr" if shift[0] == b"\x1b$)C" else "iso2022_jp_ext"
+    valid = _valid_for_each_damaged(data, "utf-8")
+    if label is not None and valid < _SURE and _valid_for_each_damaged(data, label) >= 1:
+        return label
     # Legacy text is rarely valid UTF-8. So the text is UTF-8 if it has as many valid characters as damaged ones.
-    if valid >= 1:
-        return Text(normalised(text), "utf-8")
-    encoding = _guess(data)
-    return Text(normalised(data.decode(encoding, "replace")), encoding)
+    return "utf-8" if valid >= 1 else _guess(data)
 
 
-def _valid_for_each_damaged(text: str) -> float:
+def _valid_for_each_damaged(data: bytes, encoding: str) -> float:
+    text = data.decode(encoding, "replace")
     damaged = text.count(_REPLACED)
     return sum(1 for _ in re.finditer("[^\x00-\x7f\ufffd]", text)) / damaged if damaged else inf
 

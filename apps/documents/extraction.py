@@ -20,6 +20,7 @@ from edge.apps.documents.base import (
     Mail,
     Reason,
     Skipped,
+    no_text,
 )
 from edge.apps.documents.chunking import MAX_TOKENS
 from edge.apps.documents.opened import Attempt
@@ -198,7 +199,7 @@ class Extractor(Closing):
         ahead = (self._request(path, attempt=Attempt.FIRST) for path in following if attempt is Attempt.FIRST)
         chunks: list[Chunk] = []
         mails: dict[int, Mail] = {}
-        document: tuple[str, str, str | None, str] | None = None
+        document: tuple[str, str, str] | None = None
         nbytes = secrets = 0
         self._result.resize(0)
         with closing(worker.ask(request, ahead)) as answers:
@@ -225,14 +226,14 @@ class Extractor(Closing):
         if not chunks and secrets:
             raise Skipped(Reason.SECRET, "all of its text may be secret")
         if not chunks:
-            raise Skipped(Reason.NO_TEXT, "the file shows no text")
+            raise no_text()
         if document is None:
             raise WorkerFailed(Verdict.CRASH, "an answer without a kind")
-        kind, title, encoding, warning = document
+        kind, title, warning = document
         if secrets:
             left = f"{counted(secrets, 'part')} may hold secrets and {'is' if secrets == 1 else 'are'} left out"
             warning = f"{warning}; {left}" if warning else left
-        return Extracted(kind, title, tuple(chunks), encoding, warning, mails)
+        return Extracted(kind, title, tuple(chunks), warning, mails)
 
     def _drawn(self, path: Path, page: int, lines: list[int], memory: int) -> PagePicture:
         request = self._request(path, page=page, lines=lines)
@@ -313,10 +314,9 @@ def _chunk(answer: list[Any]) -> Chunk:
     return Chunk(_text(text), _text(context), _number(first), _number(last), page, lines, bytes.fromhex(kinds))
 
 
-def _document(answer: dict[str, Any]) -> tuple[str, str, str | None, str]:
-    encoding = answer["encoding"]
+def _document(answer: dict[str, Any]) -> tuple[str, str, str]:
     kind, title, warning = (_text(answer[name])[:_LONGEST_FIELD] for name in ("kind", "title", "warning"))
-    return kind, title, None if encoding is None else _text(encoding), warning
+    return kind, title, warning
 
 
 def _mail(answer: list[Any]) -> tuple[int, Mail]:

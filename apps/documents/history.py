@@ -45,11 +45,8 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     if file.head.startswith(_SQLITE):
         title, (year, pages) = "Browser history", _stored(file.read())
     else:
-        title, (year, pages) = "Bookmarks", (1601, sorted(_marked(file.text().text), key=lambda page: _micros(page[2])))
-    blocks = list(_blocks(pages, year))
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "it holds no page with a title")
-    return DocumentBlocks(title, blocks)
+        title, (year, pages) = "Bookmarks", (1601, sorted(_marked(file.text()), key=lambda page: _micros(page[2])))
+    return DocumentBlocks(title, _blocks(pages, year))
 
 
 def _stored(data: bytes) -> tuple[int, list[_Page]]:
@@ -94,7 +91,7 @@ def _blocks(pages: list[_Page], year: int) -> Iterator[Block]:
         with suppress(OverflowError):
             moment = datetime(year, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=_micros(micros))
             day = f"{moment:%Y-%m-%d}, " if _micros(micros) > 0 else ""
-        yield Block(f"{name} ({day}{clean(address)[:_LONGEST]})", number, number, kind="row", lines=(number,))
+        yield Block.of([(f"{name} ({day}{clean(address)[:_LONGEST]})", number)], "row")
 
 
 def _micros(value: Any) -> int:

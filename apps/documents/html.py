@@ -68,11 +68,8 @@ _VOID = frozenset({
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    decoded = file.text(declared=declared_encoding(file.head))
-    title, blocks = html_blocks(decoded.text)
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the page shows no text (its content may come from a script)")
-    return DocumentBlocks(title, blocks, decoded.encoding)
+    text = file.text(declared=declared_encoding(file.head))
+    return DocumentBlocks(*html_blocks(text))
 
 
 def html_blocks(text: str, *, page: int | None = None, outline: Outline | None = None) -> tuple[str, list[Block]]:
@@ -132,15 +129,14 @@ def _described(root: Any, page: int | None) -> Iterator[Block]:
     for element in root.iter("meta"):
         name = (element.get("name") or element.get("property") or "").lower()
         if name in _DESCRIPTIONS and (text := " ".join(clean(element.get("content", "")).split())):
-            yield Block(text, element.sourceline, element.sourceline, page, "paragraph", (), (element.sourceline,))
+            yield Block.of([(text, element.sourceline)], "paragraph", (), page)
             break
     for element in root.iter("script"):
         if (element.get("type") or "").strip().lower() != "application/ld+json":
             continue
-        line = element.sourceline
         with suppress(NotJson):
             lines = [
-                f"{names[-1]}: {' '.join(html.unescape(leaf.value).split())}"
+                (f"{names[-1]}: {' '.join(html.unescape(leaf.value).split())}", element.sourceline)
                 for leaf in leaves(element.text or "")
                 if (names := [key for key in leaf.path if isinstance(key, str)])
                 and _DATA_LEFT_OUT.isdisjoint(names)
@@ -149,7 +145,7 @@ def _described(root: Any, page: int | None) -> Iterator[Block]:
                 and leaf.value.strip()
             ]
             if lines:
-                yield Block("\n".join(lines), line, line, page, "fields", (), (line,) * len(lines))
+                yield Block.of(lines, "fields", (), page)
 
 
 def _fills_cell(element: Any) -> bool:
@@ -400,14 +396,12 @@ def extract_epub(file: OpenedFile) -> DocumentBlocks:
             if name in encrypted:
                 raise Skipped(Reason.ENCRYPTED, "the book's chapters are encrypted")
             chapter = archive.read(name)
-            text = decode(chapter, declared=declared_encoding(chapter[:HEAD_BYTES])).text
+            text = decode(chapter, declared=declared_encoding(chapter[:HEAD_BYTES]))
             chars += len(text)
             if chars > MAX_TEXT_CHARS:
                 raise too_much_text()
             blocks += html_blocks(text, page=page, outline=Outline())[1]
         title = dublin_core_title(root)
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the book has no text")
     return DocumentBlocks(title, blocks)
 
 
@@ -434,17 +428,15 @@ _DECLARATION = re.compile(r"\A\s*<\?xml[^>]*\?>")
 
 def extract_xml(file: OpenedFile) -> DocumentBlocks:
     """Reads an XML file; as source code if it is not well-formed."""
-    decoded = file.text(declared=declared_encoding(file.head))
+    text = file.text(declared=declared_encoding(file.head))
     try:
-        root = parse_xml(_DECLARATION.sub("", decoded.text, count=1).encode(), "the file")
+        root = parse_xml(_DECLARATION.sub("", text, count=1).encode(), "the file")
     except InputError:
         return extract_code(file)
     if local(root) == "document" and attribute(root, "mimetype"):
         return extract_flat_odf(root)
     blocks = list(_xml_blocks(root))
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the elements have no text")
-    return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding)
+    return DocumentBlocks(first_heading(blocks), blocks)
 
 
 def _xml_blocks(root: Any) -> Iterator[Block]:
@@ -462,9 +454,8 @@ def _xml_blocks(root: Any) -> Iterator[Block]:
             waiting += [(child, depth + 1) for child in reversed(element)]
         elif _HTML.search(words):
             for block in html_blocks(text, outline=Outline())[1]:
-                line = element.sourceline
-                lines = (line,) * (block.text.count("\n") + 1)
-                yield Block(block.text, line, line, None, block.kind, (*outline.path, *block.path), lines, block.parts)
+                path = (*outline.path, *block.path)
+                yield Block.of([(block.text, element.sourceline)], block.kind, path, None, block.parts)
         elif words:
             last = element.sourceline + text.rstrip().count("\n")
             path = outline.enter(depth, words) if name in _XML_TITLES else outline.path

@@ -114,27 +114,27 @@ _LONGEST_PATH = 120
 def extract(file: OpenedFile) -> DocumentBlocks:
     """The elements of a top-level array become records, and the members of a top-level object sections. A file that is
     not valid JSON (with comments, or truncated) is read as plain text."""
-    decoded = file.text()
+    text = file.text()
     try:
-        if (reader := kind_of_json(decoded.text)) is not None:
-            return reader(leaves(decoded.text))
+        if (reader := kind_of_json(text)) is not None:
+            return reader(leaves(text))
         blocks = [
             _block(
                 list(group),
                 tuple(str(name) for name in key[:-1]),
                 "row" if key and isinstance(key[-1], int) else "fields",
             )
-            for key, group in groupby(leaves(decoded.text), lambda leaf: _record(leaf.path))
+            for key, group in groupby(leaves(text), lambda leaf: _record(leaf.path))
         ]
     except NotJson:
-        blocks = text_blocks(decoded.text)
-    return DocumentBlocks("", blocks, decoded.encoding)
+        blocks = text_blocks(text)
+    return DocumentBlocks("", blocks)
 
 
 def extract_lines(file: OpenedFile) -> DocumentBlocks:
-    decoded = file.text()
+    text = file.text()
     blocks: list[Block] = []
-    for number, line in enumerate(decoded.text.split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -144,7 +144,7 @@ def extract_lines(file: OpenedFile) -> DocumentBlocks:
             continue
         if record:
             blocks.append(_block(record, (), "row"))
-    return DocumentBlocks("", blocks, decoded.encoding)
+    return DocumentBlocks("", blocks)
 
 
 def _record(path: tuple[Key, ...]) -> tuple[Key, ...]:
@@ -154,14 +154,13 @@ def _record(path: tuple[Key, ...]) -> tuple[Key, ...]:
 
 def _block(record: Sequence[Leaf], path: tuple[str, ...], kind: str) -> Block:
     """All keys are named, because a passage of several blocks has only the path they share."""
-    texts = []
+    lines = []
     for leaf in record:
         name = _path(leaf.path)
         value = " ".join(leaf.value.split())
-        texts.append(f"{name}: {value}" if name else value)
-    numbers = tuple(leaf.line for leaf in record)
-    text = "\n".join(texts).rstrip()
-    return Block(text, numbers[0], numbers[-1], kind=kind, path=path, lines=numbers)
+        lines.append((f"{name}: {value}" if name else value, leaf.line))
+    block = Block.of(lines, kind, path)
+    return replace(block, text=block.text.rstrip())
 
 
 def _path(keys: Sequence[Key]) -> str:
@@ -183,10 +182,10 @@ class _Cell:
 
 
 def extract_notebook(file: OpenedFile) -> DocumentBlocks:
-    decoded = file.text()
+    text = file.text()
     cells: dict[int, _Cell] = {}
     try:
-        for leaf in leaves(decoded.text):
+        for leaf in leaves(text):
             # Format 4 has `cells`, format 3 `worksheets[0].cells` with the code under `input`.
             path = leaf.path[2:] if leaf.path[:1] == ("worksheets",) else leaf.path
             if len(path) < 3 or path[0] != "cells" or not isinstance(path[1], int):
@@ -202,7 +201,7 @@ def extract_notebook(file: OpenedFile) -> DocumentBlocks:
         raise InputError("not a notebook: it has no cells")
     outline = Outline()
     blocks = [block for cell in cells.values() for block in _cell_blocks(cell, outline)]
-    return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding)
+    return DocumentBlocks(first_heading(blocks), blocks)
 
 
 def _append(cell: _Cell, source: str, number: int) -> None:

@@ -54,11 +54,11 @@ _BETWEEN = re.compile(r",\s*(?=[A-Za-z][\w-]{0,40}\s*=)")
 
 def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads a LaTeX file; as plain text if it only defines commands."""
-    decoded = file.text()
+    text = file.text()
     shown: list[str] = []
     headings: dict[int, tuple[int, str]] = {}
     verbatim = False
-    for number, line in enumerate(decoded.text.split("\n")):
+    for number, line in enumerate(text.split("\n")):
         if (fence := _VERBATIM.match(line)) is not None:
             verbatim = fence[1] == "begin"
         elif verbatim:
@@ -70,7 +70,7 @@ def extract(file: OpenedFile) -> DocumentBlocks:
             line = section[2]
         shown.append(plain(line))
     blocks = list(_sections(shown, headings))
-    return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding) if blocks else extract_text(file)
+    return DocumentBlocks(first_heading(blocks), blocks) if blocks else extract_text(file)
 
 
 def plain(line: str) -> str:
@@ -104,18 +104,16 @@ def _sections(lines: list[str], headings: dict[int, tuple[int, str]]) -> Iterato
 
 
 def extract_bibtex(file: OpenedFile) -> DocumentBlocks:
-    decoded = file.text()
+    text = file.text()
     blocks: list[Block] = []
     fields: list[tuple[str, int]] = []
 
     def flush() -> None:
         if fields:
-            numbers = tuple(number for _, number in fields)
-            text = "\n".join(line for line, _ in fields)
-            blocks.append(Block(text, numbers[0], numbers[-1], None, "row", (), numbers))
+            blocks.append(Block.of(fields, "row"))
         fields.clear()
 
-    for number, line in enumerate(decoded.text.split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.lstrip().startswith("%"):
             continue
         if (entry := _ENTRY.match(line)) is not None:
@@ -132,4 +130,4 @@ def extract_bibtex(file: OpenedFile) -> DocumentBlocks:
             else:
                 fields[-1] = (f"{fields[-1][0]} {value}", fields[-1][1])
     flush()
-    return DocumentBlocks("", blocks, decoded.encoding) if blocks else extract_text(file)
+    return DocumentBlocks("", blocks) if blocks else extract_text(file)

@@ -26,7 +26,7 @@ from math import inf
 from typing import Any
 
 from edge.apps.documents.agenda import events
-from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Mail, Outline, Reason, Skipped
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Mail, Outline, Skipped
 from edge.apps.documents.decoding import declared_encoding, decode, normalised
 from edge.apps.documents.html import html_blocks
 from edge.apps.documents.kinds import HEADING, NAVIGATION, SETTING, Parts
@@ -77,8 +77,6 @@ def extract(file: OpenedFile) -> DocumentBlocks:
         title = title if messages.several else subject
         if messages.cut:
             reader.warn(f"a message of more than {format_size(_MOST_MESSAGE_BYTES)}, of which the beginning is read")
-    if not reader.blocks:
-        raise Skipped(Reason.NO_TEXT, "the messages show no text")
     return DocumentBlocks(title, reader.blocks, warning=reader.warning, mails=reader.mails)
 
 
@@ -232,7 +230,7 @@ class _MailReader:
         declared = part.get_content_charset()
         if declared is None and part.get_content_type() == "text/html":
             declared = declared_encoding(data[:HEAD_BYTES])
-        return decode(data, declared=declared).text
+        return decode(data, declared=declared)
 
     def _parts(self, message: Any) -> Iterator[Any]:
         """The parts that are shown or attached, also to parts that are not read. Plain text is preferred unless it is a
@@ -378,7 +376,7 @@ def _header(message: Any, name: str) -> str:
 
 def _unescaped(value: str) -> str:
     """With bytes above 127 decoded, which no standard allows."""
-    return value if value.isascii() else decode(value.encode("utf-8", "surrogateescape")).text
+    return value if value.isascii() else decode(value.encode("utf-8", "surrogateescape"))
 
 
 def _words(value: str) -> str:
@@ -388,7 +386,7 @@ def _words(value: str) -> str:
         pieces = decode_header(value)
     except (HeaderParseError, ValueError):
         return value
-    return "".join(piece if isinstance(piece, str) else decode(piece, declared=label).text for piece, label in pieces)
+    return "".join(piece if isinstance(piece, str) else decode(piece, declared=label) for piece, label in pieces)
 
 
 def _name(sender: str) -> str:
@@ -450,8 +448,6 @@ def extract_outlook(file: OpenedFile) -> DocumentBlocks:
     String8Property.value = property(_eight_bit)  # type: ignore[assignment]
     reader, message = _MailReader(file, _Messages(file)), _mail(OutlookMessage.load(file.stream))
     subject = reader.read(lambda: message, None)
-    if not reader.blocks:
-        raise Skipped(Reason.NO_TEXT, "the message shows no text")
     return DocumentBlocks(subject, reader.blocks, warning=reader.warning, mails=reader.mails)
 
 
@@ -460,7 +456,7 @@ _BODY, _HTML = 0x1000, 0x1013  # of MS-OXPROPS
 
 def _eight_bit(found: Any) -> str:
     encoding = found._body_encoding if found.pid == _BODY else found._str_prop_encoding
-    return decode(found._storage.property_stream_bytes(found.pid, found.ptyp), declared=encoding).text
+    return decode(found._storage.property_stream_bytes(found.pid, found.ptyp), declared=encoding)
 
 
 def _html(found: Any) -> str:
@@ -468,7 +464,7 @@ def _html(found: Any) -> str:
     data = found.properties.binary_prop_value(_HTML)
     if not data:
         return found.properties.str_prop_value(_HTML) or ""
-    return decode(data, declared=declared_encoding(data[:HEAD_BYTES]) or found.properties.body_encoding).text
+    return decode(data, declared=declared_encoding(data[:HEAD_BYTES]) or found.properties.body_encoding)
 
 
 def _mail(found: Any) -> Message:

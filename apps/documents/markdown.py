@@ -35,9 +35,9 @@ _MOST = 10_000  # The most tokens of a part. A token takes up to 1.5 kB.
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    decoded = file.text()
-    lines = decoded.text.split("\n")
-    front = _FRONT_MATTER.match(decoded.text)
+    text = file.text()
+    lines = text.split("\n")
+    front = _FRONT_MATTER.match(text)
     blocks: list[Block] = []
     title, first = "", 0
     if front is not None:
@@ -46,7 +46,7 @@ def extract(file: OpenedFile) -> DocumentBlocks:
         titled = _FRONT_TITLE.search(front[0])
         title = titled[1].strip() if titled else ""
     blocks += markdown_blocks(lines, Outline(), first)
-    return DocumentBlocks(title or first_heading(blocks), blocks, decoded.encoding)
+    return DocumentBlocks(title or first_heading(blocks), blocks)
 
 
 def markdown_blocks(lines: list[str], outline: Outline, first: int = 0, *, most: int = _MOST) -> Iterator[Block]:

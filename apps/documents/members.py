@@ -16,7 +16,7 @@ from posixpath import basename
 from typing import IO, cast
 
 from edge.apps.documents.archive import MAX_MEMBERS, MAX_PART_BYTES, MAX_PARTS_BYTES
-from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Mail, Reason, Skipped, sent_at
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Mail, Reason, Skipped, no_text, sent_at
 from edge.apps.documents.decoding import decode
 from edge.apps.documents.opened import HEAD_BYTES, Attached, Attempt, OpenedFile
 from edge.apps.documents.secrets import refuse_secrets
@@ -54,7 +54,10 @@ def read_inside(outer: OpenedFile, name: str, content: Callable[[int], bytes]) -
     if len(data) > most or (frugal and kind is IMAGE):
         raise InputError("it needs more memory than there is" if frugal else f"more than {format_size(most)}")
     document = load(kind.extractor)(Attached(name, data, outer=outer))
-    return replace(document, blocks=list(document.blocks), kind=document.kind or kind.name)
+    blocks = list(document.blocks)
+    if not blocks:
+        raise no_text()
+    return replace(document, blocks=blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,7 @@ def _of_zip(stream: IO[bytes]) -> Iterator[_Member]:
                 raise Skipped(Reason.ENCRYPTED, "the archive needs a password")
             name = info.filename
             if not info.flag_bits & _UTF_8:  # the library takes other names for those of DOS
-                name = decode(name.encode("cp437", "replace")).text
+                name = decode(name.encode("cp437", "replace"))
             when = ""
             with suppress(ValueError):
                 when = sent_at(datetime(*info.date_time))
@@ -207,4 +210,4 @@ def _holds_tar(file: OpenedFile) -> bool:
 
 
 def _line(name: str) -> str:
-    return " ".join(decode(name.encode("utf-8", "replace")).text.split())
+    return " ".join(decode(name.encode("utf-8", "replace")).split())

@@ -74,8 +74,6 @@ def extract_docx(file: OpenedFile) -> DocumentBlocks:
             reader.read(archive.xml(name))
         warning = reader.read_behind(archive, main, related)
         title = archive.title()
-    if not reader.blocks:
-        raise Skipped(Reason.NO_TEXT, "the document has no text")
     return DocumentBlocks(meaningful(title) or first_heading(reader.blocks), reader.blocks, warning=warning)
 
 
@@ -129,8 +127,7 @@ class _TextReader(ABC):
             self._line += 1
             path = self.outline.enter(level, " ".join(text.split())) if level else self.outline.path
             kind = "heading" if level else "item" if in_list else "paragraph"
-            lines = (self._line,) * (text.count("\n") + 1)
-            self.blocks.append(Block(text, self._line, self._line, self._page, kind, path, lines))
+            self.blocks.append(Block.of([(text, self._line)], kind, path, self._page))
 
 
 def _labelled(label: str | None, text: str) -> str:
@@ -299,8 +296,6 @@ def extract_pptx(file: OpenedFile) -> DocumentBlocks:
                 missing.append(page)
     if not blocks and missing:
         raise InputError(f"a damaged document: slide {missing[0]} is missing")
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "no slide shows any text")
     title = next((block.path[0] for block in blocks if block.path), "")
     what = "slides that are missing" if missing else "slides with a drawing that cannot be read" if damaged else ""
     warning = f"{what}: {', '.join(map(str, missing or damaged))}" if what else ""
@@ -335,9 +330,7 @@ def _slide(archive: Archive, name: str, page: int, damaged: list[int]) -> Iterat
         if role in _FURNITURE:
             continue
         kind = "item" if role == "body" and under[-1:] != ("Notes",) else "paragraph"
-        numbers = (line,) * (text.count("\n") + 1)
-        row = ((ROW, len(text)),) if element == "tr" else None
-        yield Block(text, line, line, page, kind, under, numbers, row)
+        yield Block.of([(text, line)], kind, under, page, ((ROW, len(text)),) if element == "tr" else None)
         line += 1
 
 
@@ -408,8 +401,6 @@ def _odf_blocks(content: Any, styles: Sequence[Any], objects: Sequence[Any], tit
     for each in [*objects, *(each for root in styles for each in root.iter("{*}header", "{*}footer"))]:
         behind.read(each)
     blocks += [block for block in behind.blocks if any(map(str.isalpha, block.text))]
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the document has no text")
     if sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
         raise too_much_text()
     return DocumentBlocks(title or first_heading(blocks), blocks)
@@ -525,10 +516,7 @@ def extract_rtf(file: OpenedFile) -> DocumentBlocks:
     text = rtf_to_text(data.decode("ascii"), errors="replace")  # type: ignore[no-untyped-call]
     if len(text) > MAX_TEXT_CHARS:
         raise too_much_text()
-    blocks = list(_rtf_blocks(normalised(text.replace("\xad", "")).split("\n")))
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the document has no text")
-    return DocumentBlocks("", blocks)
+    return DocumentBlocks("", _rtf_blocks(normalised(text.replace("\xad", "")).split("\n")))
 
 
 def _without_binary(data: bytes) -> bytes:
@@ -545,11 +533,9 @@ def _rtf_blocks(lines: Sequence[str]) -> Iterator[Block]:
     for is_table, group in groupby(
         ((number, line) for number, line in numbered if line.strip("| ")), lambda each: each[1].endswith("|")
     ):
-        found = list(group)
         if is_table:
-            rows = [" | ".join(cell.strip() for cell in line[:-1].split("|")) for _, line in found]
-            numbers = tuple(number for number, _ in found)
-            yield Block("\n".join(rows), numbers[0], numbers[-1], None, "table", (), numbers)
+            rows = ((" | ".join(cell.strip() for cell in line[:-1].split("|")), number) for number, line in group)
+            yield Block.of(rows, "table")
         else:
-            for number, line in found:
+            for number, line in group:
                 yield Block(line, number, number, None, "paragraph")

@@ -40,8 +40,6 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     if len(text) > MAX_TEXT_CHARS:
         raise too_much_text()
     blocks = list(_blocks(text.split("\n"), is_sheet=file.suffix == ".xls"))
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the document has no text")
     return DocumentBlocks("" if file.suffix == ".xls" else first_heading(blocks), blocks)
 
 
@@ -60,7 +58,7 @@ def _blocks(lines: list[str], *, is_sheet: bool) -> Iterator[Block]:
             for number, line in enumerate(block.text.split("\n"), block.line_start):
                 if line.strip():
                     kind = "item" if ITEM_MARK.match(line) else "paragraph"
-                    yield Block(unmarked(line), number, number, None, kind, block.path, (number,))
+                    yield Block.of([(unmarked(line), number)], kind, block.path)
 
 
 def _rows(table: Block) -> Iterator[Row]:

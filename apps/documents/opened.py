@@ -7,13 +7,13 @@ import io
 import os
 import socket
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO
 
 from edge.apps.documents.base import MAX_FILE_BYTES, MAX_TEXT_CHARS, Reason, Skipped
-from edge.apps.documents.decoding import Text, decode
+from edge.apps.documents.decoding import decode
 from edge.apps.documents.secrets import marked
 from edge.config import format_size
 
@@ -111,13 +111,13 @@ class OpenedFile:
         self.stream.seek(0)
         return self._read(self.nbytes)
 
-    def text(self, *, declared: str | None = None) -> Text:
+    def text(self, *, declared: str | None = None) -> str:
         if self.nbytes > 4 * MAX_TEXT_CHARS:
             raise too_much_text()
         text = decode(self.read(), declared=declared)
-        if len(text.text) > MAX_TEXT_CHARS:
+        if len(text) > MAX_TEXT_CHARS:
             raise too_much_text()
-        return replace(text, text=marked(text.text)) if self.hides_secrets else text
+        return marked(text) if self.hides_secrets else text
 
     def _read(self, nbytes: int) -> bytes:
         try:

@@ -332,13 +332,12 @@ def _document_blocks(pages: Sequence[Sequence[_PageLine]]) -> list[Block]:
     blocks: list[Block] = []
     for page, lines in enumerate(pages, 1):
         for paragraph in _paragraphs(lines, levels):
-            numbers = tuple(line.number for line in paragraph)
             text = "\n".join(line.text for line in paragraph)
             kind, path = "prose", outline.path
             level = levels.get(paragraph[0].size)
             if level and len(text) <= _HEADING_CHARS and any(map(str.isalpha, text)) and " … " not in text:
                 kind, path = "heading", outline.enter(level, " ".join(text.split()))
-            blocks.append(Block(text, numbers[0], numbers[-1], page, kind, path, numbers))
+            blocks.append(Block.of(((line.text, line.number) for line in paragraph), kind, path, page))
     return blocks
 
 

@@ -20,9 +20,9 @@ _PROSE_LETTERS = 0.87
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    decoded = file.text()
-    blocks = text_blocks(decoded.text)
-    return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding)
+    text = file.text()
+    blocks = text_blocks(text)
+    return DocumentBlocks(first_heading(blocks), blocks)
 
 
 def text_blocks(text: str, *, short: bool = False) -> list[Block]:
@@ -127,9 +127,9 @@ _LITERAL = re.compile(
 
 
 def extract_rst(file: OpenedFile) -> DocumentBlocks:
-    decoded = file.text()
-    blocks = list(_with_literals(text_blocks(decoded.text, short=True)))
-    return DocumentBlocks(first_heading(blocks), blocks, decoded.encoding)
+    text = file.text()
+    blocks = list(_with_literals(text_blocks(text, short=True)))
+    return DocumentBlocks(first_heading(blocks), blocks)
 
 
 def _with_literals(blocks: Sequence[Block]) -> Iterator[Block]:

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 
-from edge.apps.documents.base import Block, DocumentBlocks, Outline, Reason, Skipped
+from edge.apps.documents.base import Block, DocumentBlocks, Outline
 from edge.apps.documents.kinds import ITEM, WHOLE_WORDS, Parts
 from edge.apps.documents.opened import OpenedFile
 
@@ -51,14 +51,12 @@ _AFTER, _BEFORE = frozenset(".,;:?!)]"), frozenset("([")
 
 
 def extract(file: OpenedFile) -> DocumentBlocks:
-    decoded = file.text()
+    text = file.text()
     page = _Page()
-    for number, line in enumerate(decoded.text.split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         page.take(line, number)
     page.flush()
-    if not page.blocks:
-        raise Skipped(Reason.NO_TEXT, "the manual page only names another one")
-    return DocumentBlocks(page.title, page.blocks, decoded.encoding)
+    return DocumentBlocks(page.title, page.blocks)
 
 
 class _Page:
@@ -273,10 +271,7 @@ class _Page:
             parts.add(ITEM, 0, len(text))
         else:
             parts.sentences(0, len(text))
-        numbers = tuple(number for _, number in lines)
-        self.blocks.append(
-            Block(text, numbers[0], numbers[-1], kind=kind, path=path, lines=numbers, parts=tuple(parts.found))
-        )
+        self.blocks.append(Block.of(lines, kind, path, None, tuple(parts.found)))
 
     def _entitle(self, rest: str, *, is_mdoc: bool) -> None:
         self._is_mdoc = is_mdoc

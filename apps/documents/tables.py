@@ -15,7 +15,7 @@ from itertools import chain, islice, pairwise
 from typing import Any
 
 from edge.apps.documents.archive import Archive, attribute, description, drawings, local, paragraphs
-from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Reason, Skipped
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import OpenedFile, too_much_text
 from edge.errors import InputError
@@ -211,10 +211,10 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 def extract(file: OpenedFile) -> DocumentBlocks:
     csv.field_size_limit(2**31 - 1)
-    decoded = file.text()
-    sample = [*islice(_lines(decoded.text, []), _SAMPLE_LINES)]
+    text = file.text()
+    sample = [*islice(_lines(text, []), _SAMPLE_LINES)]
     delimiter = _delimiter(sample, "\t" if file.suffix in (".tsv", ".tab") else ",")
-    return DocumentBlocks("", row_blocks(_rows(decoded.text, delimiter)), decoded.encoding)
+    return DocumentBlocks("", row_blocks(_rows(text, delimiter)))
 
 
 def _lines(text: str, row: list[str]) -> Iterator[str]:
@@ -280,12 +280,10 @@ def extract_xlsx(file: OpenedFile) -> DocumentBlocks:
             blocks += row_blocks(reader.rows(part), name, place)
             try:
                 for row, text in _beside(archive, part):
-                    blocks.append(Block(text, row, row, place, "lines", (name,), (row,) * (text.count("\n") + 1)))
+                    blocks.append(Block.of([(text, row)], "lines", (name,), place))
             except InputError:
                 damaged.append(name)
         title = archive.title()
-    if not blocks:
-        raise Skipped(Reason.NO_TEXT, "the sheets have no values")
     warning = f"sheets with a drawing or comments that cannot be read: {', '.join(damaged)}" if damaged else ""
     return DocumentBlocks(title, blocks, warning=warning)
 

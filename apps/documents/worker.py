@@ -104,7 +104,7 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
             document = load(kind.extractor)(file)
             warning = ASKED if asked else document.warning
         title = without_secrets(meaningful(document.title) or request["name"])[0]
-        yield {"kind": document.kind or kind.name, "title": title, "encoding": document.encoding, "warning": warning}
+        yield {"kind": document.kind or kind.name, "title": title, "warning": warning}
         for page, mail in document.mails.items():
             yield {"mail": [page, *(without_secrets(field)[0] for field in astuple(mail))]}
         secrets = SecretParts()

@@ -62,7 +62,7 @@ class Plain:
         pass
 
     def extract(self, path, following=()):
-        return Extracted("text", path.name, tuple(chunks_of(text_blocks(path.read_text()), path.name)), "utf-8")
+        return Extracted("text", path.name, tuple(chunks_of(text_blocks(path.read_text()), path.name)))
 
     def close(self):
         pass

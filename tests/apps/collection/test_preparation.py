@@ -36,7 +36,7 @@ class Texts:
 
     def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
         self.read.append(path.name)
-        return Extracted("text", path.name, (Chunk("x" * 1000, "", 1, 1, None),), "utf-8")
+        return Extracted("text", path.name, (Chunk("x" * 1000, "", 1, 1, None),))
 
     def interrupt(self) -> None:
         raise AssertionError("nothing takes long here")
@@ -129,7 +129,7 @@ def test_a_text_that_does_not_fit_is_a_failure_of_its_file_alone(
     class Large(Texts):
         def extract(self, path: Path, following: Sequence[Path] = ()) -> Extracted:
             if path.name == "07.txt":
-                return Extracted("text", "", (Chunk("x" * 60_000_000, "", 1, 1, None),), None)
+                return Extracted("text", "", (Chunk("x" * 60_000_000, "", 1, 1, None),))
             return super().extract(path)
 
     with prepare(Large()) as preparation:

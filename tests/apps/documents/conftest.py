@@ -9,12 +9,13 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from making.pdf import pdf_bytes as pdf_bytes
 
-from edge.apps.documents.base import Chunk, DocumentBlocks, Extracted
+from edge.apps.documents.base import Chunk, DocumentBlocks, Extracted, no_text
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.file_types import choose, load
@@ -40,7 +41,11 @@ def read(tmp_path: Path) -> Read:
         path = tmp_path / name
         path.write_bytes(data.encode() if isinstance(data, str) else data)
         with OpenedFile(path) as file:
-            return load(choose(file.name, file.head).extractor)(file)
+            document = load(choose(file.name, file.head).extractor)(file)
+            blocks = list(document.blocks)
+        if not blocks:
+            raise no_text()
+        return replace(document, blocks=blocks)
 
     return read
 

@@ -53,7 +53,7 @@ def test_every_kind_becomes_chunks(session_extractor: Extractor, samples: dict[s
 def test_the_title_is_the_files_name_where_it_has_none(session_extractor: Extractor, tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("Some words.")
     extracted = session_extractor.extract(tmp_path / "words.txt")
-    assert (extracted.title, extracted.encoding) == ("words.txt", "utf-8")
+    assert extracted.title == "words.txt"
     assert [chunk.context for chunk in extracted.chunks] == ["words.txt"]
 
 

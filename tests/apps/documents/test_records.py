@@ -305,7 +305,7 @@ def test_only_a_person_that_names_the_file_has_it_read(tmp_path: Path, name: str
     [
         ("History", b"SQLite format 3\0" + b"\xff" * 5000, "a damaged browser history"),
         ("Bookmarks", b'{"checksum": "0a", "roots": [', "damaged bookmarks"),
-        ("Bookmarks", b'{"checksum": "0a", "roots": {}}', "it holds no page with a title"),
+        ("Bookmarks", b'{"checksum": "0a", "roots": {}}', "the file shows no text"),
     ],
 )
 def test_a_damaged_one_is_refused_in_a_sentence(tmp_path: Path, name: str, data: bytes, said: str) -> None:

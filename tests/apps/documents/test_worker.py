@@ -183,7 +183,7 @@ def test_a_worker_that_hangs_without_a_parent_ends_itself(tmp_path: Path, plugin
         assert worker.wait(120) != 0
 
 
-DOCUMENT = {"kind": "text", "title": "t", "encoding": None, "warning": ""}
+DOCUMENT = {"kind": "text", "title": "t", "warning": ""}
 CHUNK = ["text", "context", 1, 1, None, None, ""]
 MAIL = [0, "from", "to", "subject", "", "", ""]
 END = {"end": True}
