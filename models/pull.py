@@ -21,7 +21,7 @@ from edge.interpreter import python
 from edge.models.architectures import body_folder, detect_head, family_of
 from edge.models.checkpoint import Checkpoint, read_json, wanted
 from edge.models.e5_file import pack_e5
-from edge.models.gguf_copy import copy_in_bytes
+from edge.models.gguf_file import copy_in_bytes
 from edge.models.manifest import BUNDLED, file_sha256, is_pack
 from edge.models.pack import pack
 from edge.models.packed import PackedModel, Progress

@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Set
+from contextlib import contextmanager
 from itertools import zip_longest
 from posixpath import join, normpath
 from typing import IO, Any, BinaryIO
@@ -25,6 +26,11 @@ MAX_MEMBERS = 20_000
 _PIECE = 1 << 20
 _LONGEST_TAG = 1 << 10
 _NO_MEMORY = 2
+_XML: dict[str, Any] = {
+    "resolve_entities": False, "no_network": True, "huge_tree": False, "load_dtd": False, "remove_comments": True,
+    "remove_pis": True,
+}  # fmt: skip
+"""How XML is parsed. Anybody may have written it."""
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, OSError, RuntimeError)
 
@@ -45,24 +51,24 @@ class Archive(Closing):
         self.names = frozenset(member.filename for member in members)
         self._left = MAX_PARTS_BYTES
 
-    def read(self, name: str) -> bytes:
+    @contextmanager
+    def _part(self, name: str) -> Iterator[_Counted]:
         if name not in self.names:
             raise InputError(f"a damaged document: its part {name[:100]} is missing")
-        allowed = min(MAX_PART_BYTES, self._left)
-        pieces, size = [], 0
         try:
             with self._zip.open(name) as part:
-                while piece := part.read(_PIECE):
-                    size += len(piece)
-                    if size > allowed:
-                        raise InputError(
-                            f"its parts unpack to more than {format_size(MAX_PARTS_BYTES)}, or one to more than "
-                            f"{format_size(MAX_PART_BYTES)}; that is no document"
-                        )
-                    pieces.append(piece)
+                yield _Counted(self, part)
         except _DAMAGE as error:
             raise InputError(f"a damaged document: its part {name[:100]} cannot be unpacked ({error})") from error
-        self._left -= size
+
+    def read(self, name: str) -> bytes:
+        pieces, size = [], 0
+        with self._part(name) as part:
+            while piece := part.read():
+                size += len(piece)
+                if size > MAX_PART_BYTES:
+                    raise InputError(f"a part unpacks to more than {format_size(MAX_PART_BYTES)}; that is no document")
+                pieces.append(piece)
         return b"".join(pieces)
 
     def xml(self, name: str) -> Any:
@@ -72,38 +78,28 @@ class Archive(Closing):
         """Each element is deleted when the next one is requested, so that memory holds only one."""
         from lxml import etree
 
-        if name not in self.names:
-            raise InputError(f"a damaged document: its part {name[:100]} is missing")
-        try:
-            with self._zip.open(name) as part:
-                found = etree.iterparse(
-                    _Counted(self, part), tag=f"{{*}}{wanted}", resolve_entities=False, no_network=True,
-                    huge_tree=False, load_dtd=False, remove_comments=True, remove_pis=True,
-                )  # fmt: skip
+        with self._part(name) as part:
+            found = etree.iterparse(part, tag=f"{{*}}{wanted}", **_XML)
+            try:
                 for _, element in found:
                     yield element
                     element.clear()
                     while element.getprevious() is not None:
                         del element.getparent()[0]
-        except etree.LxmlError as error:
-            raise refusal(error, f"a damaged document: its part {name[:100]} is not XML") from error
-        except _DAMAGE as error:
-            raise InputError(f"a damaged document: its part {name[:100]} cannot be unpacked ({error})") from error
+            except etree.LxmlError as error:
+                raise refusal(error, f"a damaged document: its part {name[:100]} is not XML") from error
 
     def matches(self, name: str, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
         """Where an expression of one element's tag matches. The part is unpacked once more, and does not count
         again."""
         left, rest = self._left, b""
-        try:
-            with self._zip.open(name) as part:
-                while piece := _Counted(self, part).read():
-                    rest, end = rest + piece, 0
-                    for match in pattern.finditer(rest):
-                        yield match
-                        end = match.end()
-                    rest = rest[max(end, rest.rfind(b"<")) :][-_LONGEST_TAG:]
-        except _DAMAGE as error:
-            raise InputError(f"a damaged document: its part {name[:100]} cannot be unpacked ({error})") from error
+        with self._part(name) as part:
+            while piece := part.read():
+                rest, end = rest + piece, 0
+                for match in pattern.finditer(rest):
+                    yield match
+                    end = match.end()
+                rest = rest[max(end, rest.rfind(b"<")) :][-_LONGEST_TAG:]
         self._left = left
 
     def spend(self, nbytes: int) -> None:
@@ -152,11 +148,8 @@ class _Counted:
 def parse_xml(data: bytes, what: str) -> Any:
     from lxml import etree
 
-    parser = etree.XMLParser(
-        resolve_entities=False, no_network=True, huge_tree=False, load_dtd=False, remove_comments=True, remove_pis=True
-    )
     try:
-        root = etree.fromstring(data, parser)
+        root = etree.fromstring(data, etree.XMLParser(**_XML))
     except (etree.LxmlError, ValueError) as error:
         raise refusal(error, f"a damaged document: {what} is not XML") from error
     doctype = root.getroottree().docinfo.internalDTD
@@ -276,24 +269,26 @@ class WordNumbering(Numbering):
         for found in () if numbering is None else numbering.iter("{*}abstractNum"):
             own = levels[attribute(found, "abstractNumId") or ""] = {}
             for level in found.iter("{*}lvl"):
-                depth = _number(level, "ilvl")
+                depth = number_of(level, "ilvl")
                 own[depth] = (
-                    _number(level.find("{*}start"), "val", 1),
+                    number_of(level.find("{*}start"), "val", 1),
                     _value(level, "numFmt"),
                     _value(level, "lvlText"),
                 )
                 if style := _value(level, "pStyle"):
                     by_style[style] = depth
         for found in () if numbering is None else numbering.iter("{*}num"):
-            changed = ((_number(each, "ilvl"), each.find("{*}startOverride")) for each in found.iter("{*}lvlOverride"))
-            starts = {level: _number(start, "val", 1) for level, start in changed if start is not None}
+            changed = (
+                (number_of(each, "ilvl"), each.find("{*}startOverride")) for each in found.iter("{*}lvlOverride")
+            )
+            starts = {level: number_of(start, "val", 1) for level, start in changed if start is not None}
             abstract = _value(found, "abstractNumId")
             self._lists[attribute(found, "numId") or ""] = (abstract, levels.get(abstract, {}), starts)
         for style in () if styles is None else styles.iter("{*}style"):
             numbered = style.find("{*}pPr/{*}numPr")
             name = attribute(style, "styleId") or ""
             if numbered is not None:
-                depth = _number(numbered.find("{*}ilvl"), "val", by_style.get(name, 0))
+                depth = number_of(numbered.find("{*}ilvl"), "val", by_style.get(name, 0))
                 self._styles[name] = (_value(numbered, "numId"), depth)
             self._based[name] = _value(style, "basedOn")
 
@@ -340,7 +335,7 @@ class WordNumbering(Numbering):
             return None
         name, depth = self._styles.get(style, ("", 0))
         if numbered is not None:
-            name, depth = _value(numbered, "numId") or name, _number(numbered.find("{*}ilvl"), "val", depth)
+            name, depth = _value(numbered, "numId") or name, number_of(numbered.find("{*}ilvl"), "val", depth)
         return None if name == "0" else (name, depth)
 
 
@@ -357,7 +352,7 @@ class OpenNumbering(Numbering):
         self._begun: set[Any] = set()
         for style in (style for root in roots for style in root.iter("{*}list-style", "{*}outline-style")):
             name = attribute(style, "name") if local(style) == "list-style" else _HEADINGS
-            self._levels[name or _HEADINGS] = {_number(level, "level"): level for level in style.iter("{*}*")}
+            self._levels[name or _HEADINGS] = {number_of(level, "level"): level for level in style.iter("{*}*")}
 
     def label(self, paragraph: Any) -> str | None:
         lists, item = list(paragraph.iterancestors("{*}list")), paragraph.getparent()
@@ -367,7 +362,7 @@ class OpenNumbering(Numbering):
             if local(item) != "list-item" or next(item.iterchildren("{*}p", "{*}h")) is not paragraph:
                 return ""
         else:
-            style, depth, item = _HEADINGS, _number(paragraph, "outline-level"), paragraph
+            style, depth, item = _HEADINGS, number_of(paragraph, "outline-level"), paragraph
             if not depth or attribute(paragraph, "is-list-header") == "true":
                 return None
         levels, counts = self._levels.get(style, {}), self._counts.setdefault(style, {})
@@ -375,17 +370,17 @@ class OpenNumbering(Numbering):
             self._begun.add(lists[0])
             if attribute(lists[0], "continue-numbering") != "true" and not attribute(lists[0], "continue-list"):
                 counts.pop(depth, None)
-        start = _number(levels.get(depth), "start-value", 1)
-        counts[depth] = _number(item, "start-value", counts.get(depth, start - 1) + 1)
+        start = number_of(levels.get(depth), "start-value", 1)
+        counts[depth] = number_of(item, "start-value", counts.get(depth, start - 1) + 1)
         for deeper in [level for level in counts if level > depth]:
             del counts[deeper]
         forms = {at: _FORMS.get(attribute(level, "num-format") or "") for at, level in levels.items()}
         if not forms.get(depth):
             return ""
-        first = max(1, depth + 1 - _number(levels[depth], "display-levels", 1))
+        first = max(1, depth + 1 - number_of(levels[depth], "display-levels", 1))
         above = ((at, forms.get(at)) for at in range(first, depth + 1))
         number = ".".join(
-            _shown(counts.get(at, _number(levels[at], "start-value", 1)), form) for at, form in above if form
+            _shown(counts.get(at, number_of(levels[at], "start-value", 1)), form) for at, form in above if form
         )
         prefix, suffix = (attribute(levels[depth], name) or "" for name in ("num-prefix", "num-suffix"))
         return f"{prefix}{number}{suffix}".strip()
@@ -409,6 +404,6 @@ def _value(element: Any, name: str) -> str:
     return "" if child is None else attribute(child, "val") or ""
 
 
-def _number(element: Any, name: str, default: int = 0) -> int:
+def number_of(element: Any, name: str, default: int = 0) -> int:
     value = "" if element is None else attribute(element, name) or ""
-    return int(value) if value.isdecimal() and len(value) < 9 else default
+    return int(value) if value.isdecimal() and len(value) < 10 else default

@@ -8,10 +8,10 @@ import ast
 import importlib
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 from edge.apps.documents.base import Block, DocumentBlocks, Reason, Skipped
 from edge.apps.documents.file_types import LANGUAGES
@@ -78,6 +78,8 @@ def _head_name(text: str) -> str:
 _QUOTED = re.compile(r"\s*[rRuU]?(\"\"\"|'''|[\"'])(.*?)\1\s*$", re.DOTALL)
 _COOKIE = re.compile(rb"^[ \t\f]*#[^\n]{0,200}?coding[:=][ \t]*([-\w.]+)", re.MULTILINE)
 _WHOLE_LINES = 40  # A class or module with no more lines stays one block.
+_Cut = Callable[[Sequence[str], int, int, tuple[str, ...]], Iterator[Block]]
+"""Cuts lines, from the first up to the end, under a path."""
 
 
 def extract_python(file: OpenedFile) -> DocumentBlocks:
@@ -91,7 +93,7 @@ def extract_python(file: OpenedFile) -> DocumentBlocks:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return DocumentBlocks("", list(code_blocks(lines, 0, len(lines), ())))
     docstrings = list(_docstrings(tree))
-    found = _python_blocks(lines, tree.body, 0, len(lines), ())
+    found = _definition_blocks(lines, _python_definitions(lines, tree.body, 0), 0, len(lines), (), whole_lines)
     return DocumentBlocks("", [_with_docstrings(block, docstrings) for block in found])
 
 
@@ -127,34 +129,51 @@ def _with_docstrings(block: Block, docstrings: Sequence[tuple[int, int]]) -> Blo
     return replace(block, parts=tuple(parts.found))
 
 
-def _python_blocks(
-    lines: Sequence[str], body: Sequence[ast.stmt], first: int, end: int, path: tuple[str, ...]
+class _Definition(NamedTuple):
+    """A function, a type or a module: its lines from `start` up to `stop`, and those inside it."""
+
+    name: str
+    start: int
+    stop: int
+    inner: Callable[[], Iterable[_Definition]]
+
+
+def _definition_blocks(
+    lines: Sequence[str],
+    definitions: Iterable[_Definition],
+    first: int,
+    end: int,
+    path: tuple[str, ...],
+    between: _Cut,
+    depth: int = 0,
 ) -> Iterator[Block]:
+    """A block of each definition, or of those inside a long one; `between` cuts the lines between them."""
+    done = first
+    for name, start, stop, inner in definitions:
+        stop = min(end, stop)
+        if start < done or stop <= start:
+            continue  # several on one line
+        yield from between(lines, done, start, path)
+        below = (*path, name)
+        found = list(inner()) if stop - start > _WHOLE_LINES and depth < _DEEPEST else []
+        if found:
+            yield from _definition_blocks(lines, found, start, stop, below, between, depth + 1)
+        else:
+            yield from whole_lines(lines, start, stop, below)
+        done = stop
+    yield from between(lines, done, end, path)
+
+
+def _python_definitions(lines: Sequence[str], body: Sequence[ast.stmt], first: int) -> Iterator[_Definition]:
     done = first
     for statement in body:
-        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        start = _python_start(lines, statement, done)
-        stop = min(end, statement.end_lineno or end)
-        if start < done or stop <= start:
-            continue  # several statements on one line
-        yield from whole_lines(lines, done, start, path)
-        name = (*path, statement.name)
-        if isinstance(statement, ast.ClassDef) and stop - start > _WHOLE_LINES:
-            yield from _python_blocks(lines, statement.body, start, stop, name)
-        else:
-            yield from whole_lines(lines, start, stop, name)
-        done = stop
-    yield from whole_lines(lines, done, end, path)
-
-
-def _python_start(
-    lines: Sequence[str], statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, done: int
-) -> int:
-    start = min([statement.lineno, *(decorator.lineno for decorator in statement.decorator_list)]) - 1
-    while start > done and lines[start - 1].lstrip().startswith("#"):
-        start -= 1
-    return start
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            start = min([statement.lineno, *(decorator.lineno for decorator in statement.decorator_list)]) - 1
+            while start > done and lines[start - 1].lstrip().startswith("#"):
+                start -= 1
+            inner = statement.body if isinstance(statement, ast.ClassDef) else []
+            done = statement.end_lineno or len(lines)
+            yield _Definition(statement.name, start, done, partial(_python_definitions, lines, inner, start))
 
 
 _GRAMMARS = {
@@ -219,7 +238,7 @@ def syntax_blocks(text: str, suffix: str) -> list[Block] | None:
         return None
     root = parser.parse(text.encode("utf-8", "replace")).root_node
     lines = text.split("\n")
-    return list(_node_blocks(lines, root.named_children, 0, len(lines), (), 0))
+    return list(_definition_blocks(lines, _node_definitions(root.named_children), 0, len(lines), (), code_blocks))
 
 
 @cache
@@ -241,29 +260,12 @@ for _language, _grammar in _GRAMMARS.items():
         _BY_SUFFIX.setdefault(f".{_suffix}", _grammar)
 
 
-def _node_blocks(
-    lines: Sequence[str], nodes: Sequence[Any], first: int, end: int, path: tuple[str, ...], depth: int
-) -> Iterator[Block]:
-    done = first
+def _node_definitions(nodes: Sequence[Any]) -> Iterator[_Definition]:
     for at, node in enumerate(nodes):
-        found = _definition(node)
-        if found is None:
-            continue
-        inner, name = found
-        start = _node_start(nodes, at)
-        stop = min(end, node.end_point[0] + (1 if node.end_point[1] else 0))
-        if start < done or stop <= start:
-            continue  # several definitions on one line
-        yield from code_blocks(lines, done, start, path) if done < start else ()
-        below = (*path, name)
-        body = _body(inner)
-        divided = body is not None and stop - start > _WHOLE_LINES and depth < _DEEPEST
-        if divided and any(_definition(child) is not None for child in body.named_children):
-            yield from _node_blocks(lines, body.named_children, start, stop, below, depth + 1)
-        else:
-            yield from whole_lines(lines, start, stop, below)
-        done = stop
-    yield from code_blocks(lines, done, end, path) if done < end else ()
+        if (found := _definition(node)) is not None:
+            body = _body(found[0])
+            inner = [] if body is None else body.named_children
+            yield _Definition(found[1], _node_start(nodes, at), _behind(node), partial(_node_definitions, inner))
 
 
 def _definition(node: Any) -> tuple[Any, str] | None:
@@ -304,12 +306,12 @@ def _body(node: Any) -> Any:
 
 def _node_start(nodes: Sequence[Any], at: int) -> int:
     start = int(nodes[at].start_point[0])
-    while at and nodes[at - 1].type in _ABOVE and _last_line(nodes[at - 1]) >= start - 1:
+    while at and nodes[at - 1].type in _ABOVE and _behind(nodes[at - 1]) >= start:
         at -= 1
         start = min(start, int(nodes[at].start_point[0]))
     return start
 
 
-def _last_line(node: Any) -> int:
-    """The line of a node's last character. The nodes of some comments include their line end."""
-    return int(node.end_point[0]) - (0 if node.end_point[1] else 1)
+def _behind(node: Any) -> int:
+    """The line behind a node's last character. The nodes of some comments include their line end."""
+    return int(node.end_point[0]) + bool(node.end_point[1])

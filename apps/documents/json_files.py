@@ -16,14 +16,14 @@ from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.plain import text_blocks
 from edge.errors import InputError
 
-_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+|\n|"')
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+|\n', re.DOTALL)
 _MOST_DEPTH = 1000
 
 Key = str | int
 
 
 class NotJson(ValueError):
-    """The text is not JSON; the message names the line."""
+    """The text is not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,68 +44,37 @@ class Leaf:
 def leaves(text: str, *, first_line: int = 1) -> Iterator[Leaf]:
     """Values of a JSON text with their paths and line numbers; empty objects and arrays yield none. It is iterative, so
     that deep nesting needs no stack, and linear in the length of the text."""
+    try:  # nothing of what it parses is kept
+        json.loads(text, strict=False, object_pairs_hook=_nothing, parse_int=_nothing, parse_float=_nothing)
+    except (ValueError, RecursionError) as error:
+        raise NotJson(str(error)) from None
     line = first_line
     path: list[Key] = []
-    inside: list[str] = []  # the open brackets: "{" or "["
-    expected = "value"
+    is_name = False
     for match in _TOKEN.finditer(text):
         token = match[0]
-        if token == "\n":
-            line += 1
-        elif token in ("{", "["):
-            if expected not in ("value", "value or end"):
-                raise NotJson(f"line {line}: {token} where {expected} should be")
-            if len(inside) == _MOST_DEPTH:
+        if token in "{[":
+            if len(path) == _MOST_DEPTH:
                 raise NotJson(f"line {line}: nested deeper than {_MOST_DEPTH:,} levels")
-            inside.append(token)
             path.append("" if token == "{" else 0)
-            expected = "name or end" if token == "{" else "value or end"
-        elif token in ("}", "]"):
-            ends = ("name or end", "more or end") if token == "}" else ("value or end", "more or end")
-            if not inside or inside[-1] != ("{" if token == "}" else "[") or expected not in ends:
-                raise NotJson(f"line {line}: {token} where {expected} should be")
-            inside.pop()
+            is_name = token == "{"
+        elif token in "}]":
             path.pop()
-            expected = "more or end" if inside else "nothing"
         elif token == ",":
-            if expected != "more or end":
-                raise NotJson(f"line {line}: a comma where {expected} should be")
             last = path[-1]
-            if isinstance(last, int):
-                path[-1] = last + 1
-            expected = "value" if inside[-1] == "[" else "name"
-        elif token == ":":
-            if expected != "colon":
-                raise NotJson(f"line {line}: a colon where {expected} should be")
-            expected = "value"
-        elif expected in ("name", "name or end"):
-            path[-1] = _string(token, line)
-            expected = "colon"
-        elif expected in ("value", "value or end"):
-            value = _string(token, line) if token[0] == '"' else _word(token, line)
-            yield Leaf(tuple(path), value, line)
-            expected = "more or end" if inside else "nothing"
-        else:
-            raise NotJson(f"line {line}: {token[:20]} where {expected} should be")
-    if expected != "nothing":
-        raise NotJson(f"line {line}: the text ends where {expected} should be")
+            is_name = isinstance(last, str)
+            path[-1] = last if isinstance(last, str) else last + 1
+        elif token not in ":\n":
+            value = clean(json.loads(token, strict=False)) if token[0] == '"' else token
+            if is_name:
+                path[-1], is_name = value, False
+            else:
+                yield Leaf(tuple(path), value, line)
+        line += token.count("\n")
 
 
-def _string(token: str, line: int) -> str:
-    if token[0] != '"' or len(token) < 2:
-        raise NotJson(f"line {line}: {token[:20]} where a string should be")
-    try:
-        return clean(json.loads(token, strict=False))
-    except ValueError:
-        raise NotJson(f"line {line}: a string with an unknown escape") from None
-
-
-def _word(token: str, line: int) -> str:
-    try:
-        json.loads(token, parse_int=str)  # an int of very many digits would be refused
-    except ValueError:
-        raise NotJson(f"line {line}: {token[:20]} is no value") from None
-    return token
+def _nothing(_: object) -> None:
+    """Stands for a value while a text is checked."""
 
 
 _LONGEST_PATH = 120

@@ -1,7 +1,7 @@
-"""DOCX and PPTX, ODT, ODS and ODP. Lines are paragraphs and table rows; a slide is a page under its title. Behind a
-DOCX file's main text come comments, headers, footers, drawings, and documents that it includes. The parts are read
-directly: no pictures are unpacked, content controls and text boxes are read, and text deleted under change tracking is
-not."""
+"""DOCX and PPTX, ODT, ODS and ODP, RTF, and the binary DOC, XLS and PPT. Lines are paragraphs and table rows; a slide
+is a page under its title. Behind a DOCX file's main text come comments, headers, footers, drawings, and documents that
+it includes. The parts are read directly: no pictures are unpacked, content controls and text boxes are read, and text
+deleted under change tracking is not."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from edge.apps.documents.archive import (
     drawings,
     dublin_core_title,
     local,
+    number_of,
     outermost,
     paragraph_text,
     shown_lines,
@@ -33,13 +34,14 @@ from edge.apps.documents.base import (
     Reason,
     Skipped,
     first_heading,
+    meaningful,
 )  # fmt: skip
 from edge.apps.documents.decoding import clean, normalised
 from edge.apps.documents.file_types import choose, load
-from edge.apps.documents.kinds import ROW
+from edge.apps.documents.kinds import ITEM_MARK, ROW, unmarked
+from edge.apps.documents.markdown import markdown_blocks
 from edge.apps.documents.opened import Attached, OpenedFile, too_much_text
 from edge.apps.documents.tables import LONGEST_MERGED, MOST_COLUMNS, Row, row_blocks
-from edge.apps.documents.titles import meaningful
 from edge.errors import InputError
 
 _LEFT_OUT = frozenset({
@@ -477,8 +479,7 @@ def _odf_rows(table: Any) -> Iterator[Row]:
 
 
 def _count(element: Any, name: str) -> int:
-    value = "1" if element is None else attribute(element, name) or "1"
-    return max(1, int(value)) if value.isdecimal() and len(value) < 10 else 1
+    return max(1, number_of(element, name, 1))
 
 
 def _odf_text(paragraph: Any, inner: list[Any]) -> str:
@@ -539,3 +540,56 @@ def _rtf_blocks(lines: Sequence[str]) -> Iterator[Block]:
         else:
             for number, line in group:
                 yield Block(line, number, number, None, "paragraph")
+
+
+MISSING = (
+    "old binary Office files are read with the extra `office`: pip install 'edge-rag[office]'; or save it as DOCX, "
+    "XLSX or PPTX"
+)
+
+_BAR = re.compile(r"(?<!\\)\|")
+_RULE = re.compile(r"[\s|:-]+")
+
+
+def extract_old(file: OpenedFile) -> DocumentBlocks:
+    """Reads a binary file with the extra `office`, whose library writes Markdown: as such, but without its marks. The
+    rows of a sheet are those of a table. Lines are those of the Markdown."""
+    try:
+        from office_oxide import Document, OfficeOxideError
+    except ImportError:
+        raise Skipped(Reason.UNSUPPORTED, MISSING) from None
+    try:
+        kind: Any = file.suffix[1:]
+        text = clean(Document.from_bytes(file.read(), kind).to_markdown())
+    except OfficeOxideError as error:
+        if "thread spawn failed" in str(error):  # the library's thread has a large stack
+            raise MemoryError from error
+        raise InputError(f"a damaged Office file, or one with a password ({error})") from error
+    if len(text) > MAX_TEXT_CHARS:
+        raise too_much_text()
+    blocks = list(_old_blocks(text.split("\n"), is_sheet=file.suffix == ".xls"))
+    return DocumentBlocks("" if file.suffix == ".xls" else first_heading(blocks), blocks)
+
+
+def _old_blocks(lines: list[str], *, is_sheet: bool) -> Iterator[Block]:
+    for block in markdown_blocks(lines, Outline()):
+        if block.kind == "table":
+            rows = list(_markdown_rows(block))
+            if is_sheet:
+                yield from row_blocks(rows, block.path[-1] if block.path else "")
+            elif rows:
+                yield Block.of(((" | ".join(values).rstrip(), at) for at, _, values in rows), "table", block.path)
+        elif block.kind == "heading" and not is_sheet:
+            yield Block.of([(block.path[-1], block.line_start)], "heading", block.path)
+        elif block.kind != "heading":
+            for number, line in enumerate(block.text.split("\n"), block.line_start):
+                if line.strip():
+                    kind = "item" if ITEM_MARK.match(line) else "paragraph"
+                    yield Block.of([(unmarked(line), number)], kind, block.path)
+
+
+def _markdown_rows(table: Block) -> Iterator[Row]:
+    for number, line in enumerate(table.text.split("\n"), table.line_start):
+        if not _RULE.fullmatch(line):
+            cells = [unmarked(cell.replace("\\|", "|")) for cell in _BAR.split(line.strip())]
+            yield number, number, cells[1:-1]

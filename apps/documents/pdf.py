@@ -30,11 +30,11 @@ from edge.apps.documents.base import (
     Reason,
     Skipped,
     first_heading,
+    meaningful,
 )
 from edge.apps.documents.columns import PageText
 from edge.apps.documents.decoding import clean
 from edge.apps.documents.opened import Attempt, OpenedFile, too_much_text
-from edge.apps.documents.titles import meaningful
 from edge.errors import InputError
 
 _MOST_PAGES = 10_000

@@ -17,14 +17,13 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from edge.apps.documents.base import Skipped
+from edge.apps.documents.base import Skipped, meaningful
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.file_types import ARCHIVE, MAIL, OUTLOOK, PDF, choose, load
 from edge.apps.documents.opened import PASSES_DESCRIPTORS, Attempt, OpenedFile
 from edge.apps.documents.pictures import is_installed
 from edge.apps.documents.sandbox import enter
 from edge.apps.documents.secrets import ASKED, SecretParts, holds_secrets, without_secrets
-from edge.apps.documents.titles import meaningful
 from edge.errors import InputError
 
 _ORPHAN_SECONDS = 10  # A worker exits this long after its time limit, in case its parent is gone.

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from making.random_gguf import RandomModel
 
 from edge.errors import ModelError
-from edge.models.gguf_copy import copy_in_bytes
-from edge.models.gguf_file import GGUFFile, GGUFTensor
+from edge.models.gguf_file import GGUFFile, GGUFTensor, copy_in_bytes
 from edge.runtimes.generation.llama_states import file_sha256
 
 

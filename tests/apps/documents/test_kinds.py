@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.documents.base import Reason, Skipped
+from edge.apps.documents.base import Reason, Skipped, meaningful
 from edge.apps.documents.file_types import KINDS, choose, is_binary, load
 from edge.apps.documents.kinds import Parts, plain
-from edge.apps.documents.titles import meaningful
 
 TEXT = b"Just some words.\n"
 

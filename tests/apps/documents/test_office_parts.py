@@ -1,8 +1,11 @@
-"""Parts of office files beside the main text: comments, headers, drawings, list numbers, formulas."""
+"""Parts of office files beside the main text: comments, headers, drawings, list numbers, formulas; and binary files."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
 
 import openpyxl
 import pptx
@@ -15,7 +18,12 @@ from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 
-from edge.apps.documents.base import DocumentBlocks
+from edge.apps.documents import office as documents
+from edge.apps.documents.base import DocumentBlocks, Skipped
+from edge.apps.documents.extraction import Extractor
+from edge.apps.documents.opened import OpenedFile
+from edge.budget import MemoryBudget
+from edge.errors import InputError
 
 Read = Callable[[str, bytes], DocumentBlocks]
 
@@ -307,3 +315,61 @@ def test_letters_of_the_symbol_font(read: Read) -> None:
     signs = symbol("F071") + symbol("f053") + symbol("F0DF", "Wingdings") + symbol("zz")
     angle = docx_of(f"<w:p>{signs}<w:r><w:t> angle</w:t></w:r></w:p>")
     assert [block.text for block in read("a.docx", angle).blocks] == ["θΣ angle"]
+
+
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+def test_the_rows_of_a_sheet_have_the_names_of_their_columns(tmp_path: Path) -> None:
+    pytest.importorskip("office_oxide")
+    xlwt = pytest.importorskip("xlwt")
+    book = xlwt.Workbook()
+    sheet = book.add_sheet("Rain")
+    rows = [("Region", "Month", "Rain"), ("Northfjord", "July", 112), ("South | east", "July", 81.5)]
+    for number, row in enumerate(rows):
+        for column, value in enumerate(row):
+            sheet.write(number, column, value)
+    book.save(str(tmp_path / "rain.xls"))
+    with Extractor(budget=MemoryBudget(10**11)) as extractor:
+        found = extractor.extract(tmp_path / "rain.xls")
+    assert found.kind == "xls"
+    text = "\n".join(chunk.text for chunk in found.chunks)
+    assert "Region: Northfjord\nMonth: July\nRain: 112" in text
+    assert "Region: South | east" in text
+
+
+def test_a_document_keeps_its_headings_lists_and_tables_without_marks() -> None:
+    text = "# The **offer**\n\nDear Ann,\nit holds.\n\n1. soap\n2. bread\n\n| a | b |\n| --- | --- |\n| 1 | 2 |"
+    blocks = list(documents._old_blocks(text.split("\n"), is_sheet=False))
+    assert [(block.kind, block.text) for block in blocks] == [
+        ("heading", "The offer"), ("paragraph", "Dear Ann,"), ("paragraph", "it holds."), ("item", "1. soap"),
+        ("item", "2. bread"), ("table", "a | b\n1 | 2"),
+    ]  # fmt: skip
+
+
+def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.doc").write_bytes(OLE + b"x" * 600)
+    monkeypatch.setitem(sys.modules, "office_oxide", None)
+    with OpenedFile(tmp_path / "a.doc") as file, pytest.raises(Skipped, match=r"edge-rag\[office\]"):
+        documents.extract_old(file)
+
+
+def test_a_thread_that_does_not_fit_is_a_lack_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the file is read by a new worker. One that has read other files may have no room left for its stack."""
+    library = pytest.importorskip("office_oxide")
+
+    def no_thread(*_: object) -> None:
+        raise library.OfficeOxideError("unsupported format: thread spawn failed: Resource temporarily unavailable")
+
+    monkeypatch.setattr(library, "Document", SimpleNamespace(from_bytes=no_thread))
+    (tmp_path / "a.xls").write_bytes(OLE + b"x" * 600)
+    with OpenedFile(tmp_path / "a.xls") as file, pytest.raises(MemoryError):
+        documents.extract_old(file)
+
+
+@pytest.mark.parametrize("suffix", ["doc", "xls", "ppt"])
+def test_a_damaged_one_is_refused_in_a_sentence(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("office_oxide")
+    (tmp_path / f"a.{suffix}").write_bytes(OLE + b"x" * 600)
+    with Extractor(budget=MemoryBudget(10**11)) as extractor, pytest.raises(InputError, match="a damaged Office file"):
+        extractor.extract(tmp_path / f"a.{suffix}")
