@@ -107,8 +107,8 @@ def inseparable(tokenizer: Tokenizer) -> list[str] | None:
     # `normalized` tokens are matched after normalization and could be anywhere. `rstrip` and `single_word` tokens
     # depend on the characters after them.
     apart = not any(token.normalized or token.rstrip or token.single_word for token in added)
-    apart = apart and all(map(_normalizes_apart, _steps(tokenizer.normalizer)))
-    apart = apart and all(map(_splits_ahead, _steps(tokenizer.pre_tokenizer)))
+    apart = apart and all(map(_normalizes_apart, steps(tokenizer.normalizer)))
+    apart = apart and all(map(_splits_ahead, steps(tokenizer.pre_tokenizer)))
     return [token.content for token in added] if apart else None
 
 
@@ -138,7 +138,7 @@ def _ids(tokenizer: Tokenizer, word: str) -> list[int]:
     return [token.id for token in tokenizer.model.tokenize(word)]
 
 
-def _steps(part: Any) -> list[dict[str, Any]]:
+def steps(part: Any) -> list[dict[str, Any]]:
     """A normalizer's or pre-tokenizer's description as a list of single steps; an empty list for None."""
     if part is None:
         return []

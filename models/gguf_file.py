@@ -3,7 +3,6 @@ process; and `copy_in_bytes`. Format: github.com/ggml-org/ggml/blob/master/docs/
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import struct
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from edge.errors import ModelError
 from edge.files.input_file import open_input
+from edge.models.manifest import file_sha256
 
 MAGIC = b"GGUF"
 
@@ -48,7 +48,6 @@ _BYTE_FALLBACK = "llama"
 
 _MOST_AXES = 4
 _DEFAULT_ALIGNMENT = 32
-_HASH_STEP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +117,10 @@ class GGUFFile:
 
     def sha256(self) -> str:
         """Hash of the whole file. It takes about a second per gigabyte."""
-        digest = hashlib.sha256()
-        buffer = bytearray(_HASH_STEP)
-        view = memoryview(buffer)
         try:
-            with self.path.open("rb", buffering=0) as file:
-                while count := file.readinto(buffer):
-                    digest.update(view[:count])
+            return file_sha256(self.path)
         except OSError as error:
             raise ModelError(f"{self.path} cannot be read: {error.strerror}") from error
-        return digest.hexdigest()
 
 
 def _check(file: GGUFFile) -> None:
@@ -198,9 +191,7 @@ class _Reader:
             if kind not in TYPES:
                 raise ModelError(f"{self.path}: tensor {name} has the type {kind}, which is unknown here")
             type_name, block, block_nbytes = TYPES[kind]
-            values = 1
-            for axis in shape:
-                values *= axis
+            values = math.prod(shape)
             if not shape or values == 0 or shape[0] % block or offset % alignment or name in placed:
                 raise ModelError(f"{self.path} is damaged: tensor {name!r} cannot be {list(shape)} of {type_name}")
             nbytes = values // block * block_nbytes

@@ -3,7 +3,6 @@ unknown key is refused by name unless it is null: it may change the results."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge.errors import ModelError
 from edge.models.checkpoint import read_json
+from edge.models.clipping import steps
 from edge.models.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -199,35 +199,22 @@ def check_tokenizer(folder: Path, tokenizer: Tokenizer, spec: ModelSpec) -> None
         raise ModelError(f"{path}: model_input_names lacks token_type_ids: a pair without types is not supported")
 
 
-def _parts(settings: Any) -> Iterator[dict[str, Any]]:
-    """The steps of a normalizer or a pre-tokenizer, as tokenizer.json describes it."""
-    if isinstance(settings, dict):
-        yield settings
-        for key in ("normalizers", "pretokenizers"):
-            for part in settings.get(key, ()):
-                yield from _parts(part)
-
-
-def _described(part: Any) -> list[dict[str, Any]]:
-    return [] if part is None else list(_parts(json.loads(part.__getstate__())))
-
-
 def _lowers(tokenizer: Tokenizer) -> bool:
     return any(
         part["type"] == "Lowercase" or (part["type"] == "BertNormalizer" and part["lowercase"])
-        for part in _described(tokenizer.normalizer)
+        for part in steps(tokenizer.normalizer)
     )
 
 
 def _text_settings(tokenizer: Tokenizer) -> dict[str, bool]:
     """What tokenizer.json does with a text, in the words of tokenizer_config.json."""
     found = {"do_lower_case": _lowers(tokenizer)}
-    for part in _described(tokenizer.normalizer):
+    for part in steps(tokenizer.normalizer):
         if part["type"] == "BertNormalizer":
             strip = part["strip_accents"]
             found["strip_accents"] = part["lowercase"] if strip is None else strip
             found["tokenize_chinese_chars"] = part["handle_chinese_chars"]
-    for part in _described(tokenizer.pre_tokenizer):
+    for part in steps(tokenizer.pre_tokenizer):
         if part["type"] == "ByteLevel":
             found["add_prefix_space"] = part["add_prefix_space"]
         elif part["type"] == "Metaspace":

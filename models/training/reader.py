@@ -28,6 +28,7 @@ from ..evidence import Evidence, fit
 from ..packed import PackedModel
 from ..reader import best_span
 from .model import batches, padded, pair_tokenizer
+from .packing import write_reader
 from .precision import CHOICES, in_bfloat16
 from .spans import Example, read
 
@@ -214,7 +215,7 @@ def store(pack: Path, model: SpanReader, held: Sequence[Example], tokenizer: Tok
     fitted = fit(np.array(found)[:, None], np.array(right))
     weights = {name.replace("layers.", "encoder.layer."): value.numpy() for name, value in model.state_dict().items()}
     with PackedModel.open(pack) as packed:
-        reader.write(packed, model.shared, weights)
+        write_reader(packed, model.shared, weights)
         evidence.save(packed, {reader.EVIDENCE: Evidence(reader.SIGNALS, fitted, 0.5, "", len(held))})
 
 

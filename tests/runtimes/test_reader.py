@@ -19,6 +19,7 @@ from edge.models.bert import FAMILY
 from edge.models.evidence import Evidence, Logistic
 from edge.models.packed import EMBED, PackedModel
 from edge.models.reader import LONGEST, best_span
+from edge.models.training.packing import write_reader
 from edge.runtimes.reader import Span
 from edge.runtimes.reranker import Reranker
 
@@ -40,7 +41,7 @@ def weights_of(model: PackedModel) -> dict[str, np.ndarray]:
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder = tmp_path / request.param / "model"
     with synth("tiny-bert", folder, request.param) as model:
-        reader.write(model, SHARED, weights_of(model))
+        write_reader(model, SHARED, weights_of(model))
         fitted = Evidence(reader.SIGNALS, Logistic((0.5, 0.1), (0.0,), (1.0,)), 0.5, "", 10)
         evidence.save(model, {reader.EVIDENCE: fitted})
     return folder
@@ -185,10 +186,10 @@ def test_a_reader_with_a_missing_or_misshapen_tensor_is_not_written(folder: Path
             {"encoder.layer.1.output.dense.bias": np.zeros(3, np.float32)},
         ):
             with pytest.raises(ModelError):
-                reader.write(model, SHARED, named | bad)
+                write_reader(model, SHARED, named | bad)
         del named["encoder.layer.0.output.dense.bias"]
         with pytest.raises(ModelError):
-            reader.write(model, SHARED, named)
+            write_reader(model, SHARED, named)
 
 
 def test_the_shipped_reader_finds_answers_and_knows_where_there_is_none() -> None:
