@@ -22,20 +22,18 @@ from edge.apps.documents.base import (
     Skipped,
     no_text,
 )
-from edge.apps.documents.chunking import MAX_TOKENS
 from edge.apps.documents.opened import Attempt
 from edge.apps.documents.pdf import PagePicture
 from edge.apps.documents.process import Request, Verdict, WorkerFailed, WorkerProcess
 from edge.budget import MemoryBudget
 from edge.config import counted, format_size
-from edge.errors import BudgetExceeded, ConfigError, EdgeError, InputError
+from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.resident import Closing
 from edge.trace import Trace
 
 _LARGE_NBYTES = 4 * WORKER_NBYTES  # Memory of the worker for a file that needs more.
 _SECONDS_PER_BYTE = 4e-6  # Additional computing time per byte.
 _CHUNK_OVERHEAD = 400
-_LEAST_TOKENS = 32
 
 _LONGEST_FIELD = 100_000
 """Characters of a title, of a mail's subject or recipients, and of a reason. The rest is left out."""
@@ -56,8 +54,6 @@ class Extractor(Closing):
         *,
         budget: MemoryBudget,
         seconds: float = 20.0,
-        max_bytes: int = MAX_FILE_BYTES,
-        max_tokens: int = MAX_TOKENS,
         memory: int = WORKER_NBYTES,
         most_memory: int = _LARGE_NBYTES,
         plugins: Mapping[str, str] | None = None,
@@ -67,25 +63,17 @@ class Extractor(Closing):
 
         Args:
             seconds: computing time for a file, plus 4 s for each megabyte. The elapsed time may be five times as long.
-            max_bytes: largest size of a file.
-            max_tokens: the most estimated word pieces of a chunk and its context.
             memory: bytes that the worker may use; leased while it runs.
             most_memory: bytes for a file that needs more than `memory`, if the budget has them then.
             plugins: further extractors, `package.module:function` by suffix such as `.xyz`, which take precedence. The
                 worker imports them, so it must be able to.
         """
-        if max_tokens < _LEAST_TOKENS:
-            raise ConfigError(f"max_tokens must be at least {_LEAST_TOKENS}, not {max_tokens}")
         self._budget = budget
         self._trace = trace or Trace()
         self._seconds = seconds
         self._memory = memory
         self._most_memory = max(memory, most_memory)
-        self._settings: dict[str, Any] = {
-            "max_bytes": max_bytes,
-            "max_tokens": max_tokens,
-            "plugins": dict(plugins or {}),
-        }
+        self._plugins = dict(plugins or {})
         self._lock = threading.Lock()
         self._worker: WorkerProcess | None = None
         self._beginning: threading.Thread | None = None
@@ -252,7 +240,7 @@ class Extractor(Closing):
             raise InputError(f"its text of {format_size(nbytes)} does not fit the memory limit") from error
 
     def _request(self, path: Path, **settings: Any) -> Request:
-        return Request(path, {**self._settings, **settings}, self._allowed(path))
+        return Request(path, {"plugins": self._plugins, **settings}, self._allowed(path))
 
     def _started(self, memory: int, request: Request | None = None) -> WorkerProcess:
         worker = self._worker
@@ -261,7 +249,7 @@ class Extractor(Closing):
         if self._worker is None:
             self._lease.resize(memory)
             try:
-                self._worker = WorkerProcess(memory=memory, everything_importable=bool(self._settings["plugins"]))
+                self._worker = WorkerProcess(memory=memory, everything_importable=bool(self._plugins))
             except BaseException:
                 self._lease.release()
                 raise
@@ -279,8 +267,7 @@ class Extractor(Closing):
             nbytes = path.lstat().st_size
         except (OSError, ValueError):  # the worker reports this error
             nbytes = 0
-        most: int = self._settings["max_bytes"]
-        return self._seconds + min(nbytes, most) * _SECONDS_PER_BYTE
+        return self._seconds + min(nbytes, MAX_FILE_BYTES) * _SECONDS_PER_BYTE
 
     def _failure(self, error: WorkerFailed, path: Path, memory: int) -> InputError:
         if error.verdict is Verdict.TIME:

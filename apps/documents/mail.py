@@ -26,12 +26,12 @@ from math import inf
 from typing import Any
 
 from edge.apps.documents.agenda import events
-from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Mail, Outline, Skipped
+from edge.apps.documents.base import MAX_TEXT_CHARS, Block, DocumentBlocks, Mail, Outline
 from edge.apps.documents.decoding import declared_encoding, decode, normalised
 from edge.apps.documents.html import html_blocks
 from edge.apps.documents.kinds import HEADING, NAVIGATION, SETTING, Parts
-from edge.apps.documents.members import read_inside
-from edge.apps.documents.opened import HEAD_BYTES, Attempt, OpenedFile, too_much_text
+from edge.apps.documents.members import LeftOut, alone, read_inside
+from edge.apps.documents.opened import HEAD_BYTES, OpenedFile, too_much_text
 from edge.apps.documents.pictures import MISSING
 from edge.apps.documents.plain import text_blocks
 from edge.config import format_size
@@ -300,27 +300,16 @@ class _MailReader:
         return text_blocks(normalised("\n".join(quoted)))
 
     def _attachment(self, name: str, part: Any, path: tuple[str, ...]) -> None:
-        """A document that cannot be read costs only itself."""
         below = (*path, f"attachment {name}")
         self._add(f"Attachment: {name}", "fields", below)
         try:
-            blocks = list(read_inside(self._file, name, lambda most: self._messages.content(part, most)).blocks)
-            if self._chars + sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
-                raise InputError(f"the texts have more than {MAX_TEXT_CHARS:,} characters together")
-        except Skipped as reason:
-            if str(reason) == MISSING:
-                self.warn(f"the attachment {name} is left out: {MISSING}")
-            return
-        except InputError as error:
-            self.warn(f"the attachment {name} cannot be read: {error}")
-            return
-        except MemoryError:
-            if self._file.attempt is Attempt.FIRST:
-                raise
-            self.warn(f"the attachment {name} needs more memory than there is")
-            return
-        except Exception as error:  # libraries report damage by many kinds of errors
-            self.warn(f"the attachment {name} is damaged ({type(error).__name__})")
+            with alone(self._file):
+                blocks = list(read_inside(self._file, name, lambda most: self._messages.content(part, most)).blocks)
+                if self._chars + sum(len(block.text) for block in blocks) > MAX_TEXT_CHARS:
+                    raise InputError(f"the texts have more than {MAX_TEXT_CHARS:,} characters together")
+        except LeftOut as error:
+            if error.reason is None or str(error) == MISSING:
+                self.warn(f"the attachment {name} is left out ({error})")
             return
         self._blocks(blocks, below)
 

@@ -9,7 +9,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from posixpath import basename
@@ -35,6 +35,33 @@ _PROGRAMS = frozenset({"__MACOSX", "__pycache__", "node_modules"})
 _PIECE = 1 << 16
 
 _UTF_8 = 0x800
+
+
+class LeftOut(Exception):
+    """A file inside another that cannot be read, and costs only itself; the message says why."""
+
+    def __init__(self, message: str, reason: Reason | None = None) -> None:
+        super().__init__(message[:_DETAIL])
+        self.reason = reason
+
+
+@contextmanager
+def alone(outer: OpenedFile) -> Iterator[None]:
+    """Raises what a file inside another raises as `LeftOut`. `MemoryError` remains one at a first attempt."""
+    try:
+        yield
+    except Skipped as error:
+        raise LeftOut(str(error), error.reason) from error
+    except InputError as error:
+        raise LeftOut(str(error)) from error
+    except MemoryError as error:
+        if outer.attempt is Attempt.FIRST:
+            raise
+        raise LeftOut("needs more memory than there is") from error
+    except NotImplementedError as error:
+        raise LeftOut("compressed in a way that is not read") from error
+    except Exception as error:  # libraries report damage by many kinds of errors
+        raise LeftOut(f"damaged: {type(error).__name__}") from error
 
 
 def read_inside(outer: OpenedFile, name: str, content: Callable[[int], bytes]) -> DocumentBlocks:
@@ -108,21 +135,11 @@ class _ArchiveReader:
 
     def read(self, member: _Member) -> None:
         try:
-            with member.opened() as stream:
+            with alone(self._file), member.opened() as stream:
                 self._add(member, read_inside(self._file, basename(member.name), self._content(stream)))
-        except MemoryError:
-            if self._file.attempt is Attempt.FIRST:
-                raise
-            self.left.append(f"{member.name} (needs more memory than there is)")
-        except Skipped as error:
+        except LeftOut as error:
             if error.reason is not Reason.EMPTY:
-                self.left.append(f"{member.name} ({str(error)[:_DETAIL]})")
-        except InputError as error:
-            self.left.append(f"{member.name} ({str(error)[:_DETAIL]})")
-        except NotImplementedError:
-            self.left.append(f"{member.name} (compressed in a way that is not read)")
-        except Exception as error:  # libraries report damage by many kinds of errors
-            self.left.append(f"{member.name} (damaged: {type(error).__name__})")
+                self.left.append(f"{member.name} ({error})")
 
     def _content(self, stream: IO[bytes]) -> Callable[[int], bytes]:
         """Returns the first bytes of a member, counted while they are unpacked."""

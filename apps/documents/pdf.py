@@ -413,7 +413,7 @@ def drawn(file: OpenedFile, page: int, lines: Collection[int]) -> dict[str, Any]
             opened = document[page - 1]
             marked = _mark(opened, lines, pypdfium2.raw) if lines else False
             scale = min(LONGER_SIDE / max(*opened.get_size(), 1.0), _MOST_SCALE)
-            bitmap = opened.render(scale=scale, rev_byteorder=True)
+            bitmap = opened.render(scale=scale, rev_byteorder=True, force_bitmap_format=pypdfium2.raw.FPDFBitmap_BGR)
         except pypdfium2.PdfiumError as error:
             raise InputError(f"a damaged PDF: page {page} cannot be drawn ({error})") from error
         rows = b"".join(_compressed(bitmap))
@@ -455,15 +455,7 @@ def _box_around(boxes: list[_Box]) -> list[_Box]:
 def _compressed(bitmap: Any) -> Iterator[bytes]:
     """The rows of a PNG file, each after its filter byte (none), compressed as one stream."""
     packer = zlib.compressobj(_LEVEL)
-    pixels, step = memoryview(bitmap.buffer).cast("B"), bitmap.n_channels
-    for row in range(bitmap.height):
-        start = row * bitmap.stride
-        line = pixels[start : start + bitmap.width * step]
-        if step != 3:  # grey, or with an unused fourth byte
-            channels = [line[channel::step] for channel in (range(3) if step == 4 else (0, 0, 0))]
-            packed = bytearray(3 * bitmap.width)
-            for place, channel in enumerate(channels):
-                packed[place::3] = channel
-            line = memoryview(packed)
-        yield packer.compress(b"\0" + line)
+    pixels = memoryview(bitmap.buffer).cast("B")
+    for start in range(0, bitmap.height * bitmap.stride, bitmap.stride):
+        yield packer.compress(b"\0" + pixels[start : start + 3 * bitmap.width])
     yield packer.flush()

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from edge.apps.documents.base import MAX_FILE_BYTES, FoundFile, Reason, Skipped, SkippedFile, Stamp, printable
+from edge.apps.documents.base import FoundFile, Reason, Skipped, SkippedFile, Stamp, printable
 from edge.apps.documents.file_types import HISTORY, choose
 from edge.apps.documents.ignoring import IGNORE_FILES, Rules, component
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.secrets import refuse_secrets
 from edge.budget import MemoryBudget
-from edge.config import format_size
 from edge.errors import InputError
 
 _OWN_FOLDER = ".edge"
@@ -38,7 +37,6 @@ def scan(
     roots: Sequence[str | os.PathLike[str]],
     *,
     exclude: Iterable[str | os.PathLike[str]] = (),
-    max_bytes: int = MAX_FILE_BYTES,
     unchanged: Callable[[FoundFile], bool] | None = None,
     only: Mapping[str, Set[str]] | None = None,
     budget: MemoryBudget | None = None,
@@ -50,7 +48,7 @@ def scan(
     considered in them; `budget` leases the patterns of ignore files."""
     resolved = list(dict.fromkeys(_resolved(root) for root in roots))
     excluded = {os.path.normcase(Path(path).resolve()) for path in exclude}
-    return _Scanner(resolved, excluded, max_bytes, unchanged, only or {}, budget).walk()
+    return _Scanner(resolved, set(map(os.path.normcase, resolved)), excluded, unchanged, only or {}, budget).walk()
 
 
 def fingerprint(root: Path, left_out: Container[str]) -> tuple[str, int]:
@@ -82,26 +80,17 @@ def fingerprint(root: Path, left_out: Container[str]) -> tuple[str, int]:
     return digest.hexdigest(), newest
 
 
+@dataclass(frozen=True, slots=True)
 class _Scanner:
-    def __init__(
-        self,
-        roots: Sequence[Path],
-        exclude: set[str],
-        max_bytes: int,
-        unchanged: Callable[[FoundFile], bool] | None,
-        only: Mapping[str, Set[str]],
-        budget: MemoryBudget | None,
-    ) -> None:
-        self._roots = roots
-        self._named = {os.path.normcase(root) for root in roots}
-        self._exclude = exclude
-        self._max_bytes = max_bytes
-        self._unchanged = unchanged
-        self._only = only
-        self._budget = budget
+    roots: Sequence[Path]
+    named: Container[Path | str]
+    exclude: Container[str]
+    unchanged: Callable[[FoundFile], bool] | None
+    only: Mapping[str, Set[str]]
+    budget: MemoryBudget | None
 
     def walk(self) -> Iterator[FoundFile | SkippedFile]:
-        for root in self._roots:
+        for root in self.roots:
             try:
                 status = root.lstat()
             except OSError as error:
@@ -115,7 +104,7 @@ class _Scanner:
     def _walk_folder(self, root: Path) -> Iterator[FoundFile | SkippedFile]:
         waiting: list[Iterator[os.DirEntry[str]]] = []
         try:
-            folders = [_outer(root, self._budget)]
+            folders = [_outer(root, self.budget)]
         except Skipped as reason:
             yield SkippedFile(root, reason.reason, str(reason))
             return
@@ -142,7 +131,7 @@ class _Scanner:
             folders.append(taken)
 
     def _entries(self, folder: Path) -> tuple[Iterator[os.DirEntry[str]], SkippedFile | None]:
-        only = self._only.get(str(folder))
+        only = self.only.get(str(folder))
         try:
             with os.scandir(folder) as entries:
                 taken = (entry for entry in entries if only is None or entry.name in only)
@@ -158,9 +147,9 @@ class _Scanner:
         except OSError as error:
             return SkippedFile(path, Reason.UNREADABLE, f"cannot be read: {error.strerror}")
         where = os.path.normcase(path)
-        if where in self._exclude or entry.name == _OWN_FOLDER:
+        if where in self.exclude or entry.name == _OWN_FOLDER:
             return SkippedFile(path, Reason.EXCLUDED, "belongs to an index")
-        if where in self._named:
+        if where in self.named:
             return None
         if stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", 0) in _SURROGATE_TAGS:
             return SkippedFile(path, Reason.SYMLINK, "a symbolic link, which is not followed")
@@ -180,20 +169,13 @@ class _Scanner:
 
     def _file(self, path: Path, root: Path, status: os.stat_result, *, asked: bool) -> FoundFile | SkippedFile:
         """One that is `asked` for may hold secrets."""
-        if not stat.S_ISREG(status.st_mode):
-            return SkippedFile(path, Reason.SPECIAL, "not a regular file (a pipe, a socket, a device)")
-        if not status.st_size:
-            return SkippedFile(path, Reason.EMPTY, "the file is empty")
-        if status.st_size > self._max_bytes:
-            size, most = format_size(status.st_size), format_size(self._max_bytes)
-            return SkippedFile(path, Reason.TOO_LARGE, f"{size} is more than the {most} a file may have")
         found = FoundFile(path, root, Stamp.of(status))
         try:
             if not asked:
                 refuse_secrets(path.name)
-            if self._unchanged is not None and self._unchanged(found):
+            if self.unchanged is not None and self.unchanged(found):
                 return found
-            with OpenedFile(path, max_bytes=self._max_bytes) as file:
+            with OpenedFile(path) as file:
                 if not asked:
                     refuse_secrets(file.name, file.head)
                 if choose(file.name, file.head) is HISTORY and not asked:

@@ -92,10 +92,10 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
         if "page" in request:
             from edge.apps.documents.pdf import drawn
 
-            with OpenedFile(path, max_bytes=request["max_bytes"], descriptor=descriptor) as file:
+            with OpenedFile(path, descriptor=descriptor) as file:
                 yield drawn(file, request["page"], frozenset(request["lines"]))
             return
-        with OpenedFile(path, max_bytes=request["max_bytes"], descriptor=descriptor, attempt=attempt) as file:
+        with OpenedFile(path, descriptor=descriptor, attempt=attempt) as file:
             kind = choose(file.name, file.head, request["plugins"])
             if kind in (MAIL, OUTLOOK, PDF, ARCHIVE):
                 yield {"parts": True}
@@ -108,9 +108,8 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
             yield {"mail": [page, *(without_secrets(field)[0] for field in astuple(mail))]}
         secrets = SecretParts()
         blocks = document.blocks if asked else secrets.without(document.blocks)
-        for chunk in chunks_of(blocks, title, max_tokens=request["max_tokens"]):
-            yield [chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page, chunk.lines,
-                   chunk.kinds.hex()]  # fmt: skip
+        for chunk in chunks_of(blocks, title):
+            yield [*astuple(chunk)[:-1], chunk.kinds.hex()]
         yield {"end": True, "secrets": secrets.left_out}
     except Skipped as error:
         yield {"error": str(error), "reason": error.reason.value}

@@ -281,10 +281,10 @@ def test_pictures_cost_no_message(tmp_path: Path, with_and_without_ocr: bool, me
     assert joined(found).count("Still read.") == joined(found).count("on Thursday") == 2
     said = {
         "enough": "",
-        "a small limit": "the attachment 0.png cannot be read: it needs more memory than there is",
-        "a small worker": "the attachment 0.png needs more memory than there is",
+        "a small limit": "the attachment 0.png is left out (it needs more memory than there is)",
+        "a small worker": "the attachment 0.png is left out (needs more memory than there is)",
     }
-    without = "the attachment 0.png is left out: pictures of text are read with the extra `ocr`"
+    without = "the attachment 0.png is left out (pictures of text are read with the extra `ocr`"
     assert found.warning.startswith(said[memory] if with_and_without_ocr else without)
     assert found.warning or memory == "enough"
 
@@ -344,9 +344,9 @@ def test_an_attachment_costs_only_itself(tmp_path: Path, monkeypatch: pytest.Mon
 
     original = file_types.load
     for error, said in (
-        (MemoryError(), "the attachment bad.csv needs more memory than there is"),
-        (InputError("no table"), "the attachment bad.csv cannot be read: no table"),
-        (RuntimeError(), "the attachment bad.csv is damaged (RuntimeError)"),
+        (MemoryError(), "the attachment bad.csv is left out (needs more memory than there is)"),
+        (InputError("no table"), "the attachment bad.csv is left out (no table)"),
+        (RuntimeError(), "the attachment bad.csv is left out (damaged: RuntimeError)"),
     ):
         document = attached(Attempt.LAST, error)
         assert texts(document)[2:] == ["Attachment: a.md", "Words of a.md", "Attachment: bad.csv", "Attachment: b.md",
@@ -364,7 +364,7 @@ def test_more_text_than_is_read_costs_the_attachment(read: Read, monkeypatch: py
         fewer.setattr(mail, "MAX_TEXT_CHARS", 10**6)
         document = read("a.eml", made.as_bytes())
     assert [text for text in texts(document) if "Attachment" in text] == ["Attachment: 0.txt", "Attachment: 1.txt"]
-    assert "the attachment 1.txt cannot be read: the texts have more than 1,000,000 characters" in document.warning
+    assert "the attachment 1.txt is left out (the texts have more than 1,000,000 characters" in document.warning
     long = message("Long", "Before it.\n")
     long.add_attachment("line of words\n" * 10**6, filename="long.txt", cte="7bit")
     document = read("a.eml", long.as_bytes())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.apps.documents.base import FoundFile, Reason, SkippedFile, printable
+from edge.apps.documents.base import MAX_FILE_BYTES, FoundFile, Reason, SkippedFile, printable
 from edge.apps.documents.scanner import fingerprint, scan
 from edge.errors import InputError
 
@@ -85,11 +85,12 @@ def test_everything_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
     write(tmp_path, "kept.txt", ".hidden", ".folder/inside", "sub/.edge/edge.db", "collection/edge.db", "skip.log")
     write(tmp_path, ".gitignore", data=b"*.log\n")
     write(tmp_path, "empty", data=b"")
-    write(tmp_path, "large.txt", data=b"x" * 2000)
+    write(tmp_path, "large.txt")
+    os.truncate(tmp_path / "large.txt", MAX_FILE_BYTES + 1)
     write(tmp_path, "binary.txt", data=b"\x7fELF\0\0\0")
     write(tmp_path, "old.dot", data=b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(100))
     write(tmp_path, "fake.pdf", data=b"no PDF")
-    found, skipped = listed(tmp_path, exclude=[tmp_path / "collection"], max_bytes=1000)
+    found, skipped = listed(tmp_path, exclude=[tmp_path / "collection"])
     assert found == ["kept.txt"]
     assert skipped == {
         ".hidden": Reason.HIDDEN, ".folder": Reason.HIDDEN, ".gitignore": Reason.HIDDEN, "sub/.edge": Reason.EXCLUDED,
