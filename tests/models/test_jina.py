@@ -129,27 +129,6 @@ def test_slopes(heads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"feed_forward_type": "original"}, "feed_forward_type"),
-        ({"feed_forward_type": None}, "feed_forward_type"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ({"auto_map": {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"}}, "auto_map"),
-        ({"auto_map": {"AutoModel": "modeling_bert.JinaBertModel"}}, "auto_map"),
-        ({"auto_map": ["jinaai/jina-bert-implementation--"]}, "auto_map"),
-        ({"alibi_scaling": 2}, "alibi_scaling"),
-        ({"is_decoder": True}, "is_decoder"),
-        ({"wonderful": 1}, "wonderful"),
-    ],
-)
-def test_other_settings_are_refused(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
-    folder = making.synth_checkpoint("tiny-jina-embedder", tmp_path / "checkpoint")
-    described(folder, **changes)
-    with pytest.raises(ModelError, match=key):
-        pack(folder, tmp_path / "pack")
-
-
-@pytest.mark.parametrize(
     ("shape", "extra"),
     [
         ("tiny-jina-embedder", "encoder.layer.1.attention.self.layer_norm_q.weight"),

@@ -146,44 +146,6 @@ def test_labels_of_tokens_are_no_scores(tmp_path: Path) -> None:
         pack(folder, tmp_path / "pack")
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "key"),
-    [
-        ("bert-embedder", {"do_lower_case": False}, "do_lower_case"),
-        ("bert-embedder", {"strip_accents": False}, "strip_accents"),
-        ("bert-embedder", {"tokenize_chinese_chars": False}, "tokenize_chinese_chars"),
-        ("bert-embedder", {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}, None),
-        ("bert-embedder", {"truncation_side": "left"}, "truncation_side"),
-        ("bert-embedder", {"split_special_tokens": True}, "split_special_tokens"),
-        ("bert-embedder", {"cls_token": "[SEP]", "sep_token": "[CLS]"}, None),
-        ("bert-embedder", {"cls_token": "[MASK]"}, "cls_token"),
-        ("bert-embedder", {"additional_special_tokens": ["energy"]}, "additional_special_tokens"),
-        ("bert-embedder", {"added_tokens_decoder": {"9": {"content": "[SEP]"}}}, "added_tokens_decoder"),
-        ("bert-embedder", {"added_tokens_decoder": []}, None),
-        ("bert-embedder", {"added_tokens_decoder": [1]}, "added_tokens_decoder"),
-        ("bert-embedder", {"unheard_of": "x"}, "unheard_of"),
-        ("bert-embedder", {"unheard_of": None}, None),
-        ("bert-reranker", {"model_input_names": ["input_ids", "attention_mask"]}, "model_input_names"),
-        ("bert-embedder", {"model_input_names": ["input_ids", "attention_mask"]}, None),
-        ("xlm-roberta-reranker", {"add_prefix_space": False}, "add_prefix_space"),
-        ("xlm-roberta-reranker", {"add_prefix_space": True}, None),
-        ("xlm-roberta-reranker", {"do_lower_case": True}, "do_lower_case"),
-        ("qwen3-embedder", {"add_prefix_space": True}, "add_prefix_space"),
-        ("qwen3-embedder", {"add_eos_token": True, "eos_token": "<|im_end|>"}, "add_eos_token"),
-        ("xlm-roberta-reranker", {"add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"}, None),
-        ("qwen3-embedder", {"add_prefix_space": False, "add_bos_token": False}, None),
-    ],
-)
-def test_settings_of_a_tokenizer(variant: Variant, tmp_path: Path, name: str, changes: Any, key: str | None) -> None:
-    folder = variant(name)
-    (folder / "tokenizer_config.json").write_text(json.dumps(changes))
-    if key is None:
-        pack(folder, tmp_path / "pack").close()
-    else:
-        with pytest.raises(ModelError, match=key):
-            pack(folder, tmp_path / "pack")
-
-
 @pytest.mark.parametrize("name", ["bert-embedder", "xlm-roberta-reranker", "qwen3-embedder"])
 def test_what_transformers_saves_of_a_tokenizer_packs_to_the_same_ids(
     variant: Variant, tmp_path: Path, name: str
@@ -196,29 +158,6 @@ def test_what_transformers_saves_of_a_tokenizer_packs_to_the_same_ids(
         batch = PairTokenizer(model.tokenizer_path, model.spec).encode_texts(texts)
         found = [ids.tolist() for ids in np.split(batch.tokens, batch.starts[1:-1])]
     assert found == [tokenizer(text, truncation=False, padding=False).input_ids for text in texts]
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "key"),
-    [
-        ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "transformer_task"),
-        ("sentence_bert_config.json", {"query_expansion": True}, "query_expansion"),
-        ("sentence_bert_config.json", {"max_seq_length": "many"}, "max_seq_length"),
-        ("sentence_bert_config.json", {"wonderful": 1}, "wonderful"),
-        ("config_sentence_transformers.json", {"truncate_dim": 16}, "truncate_dim"),
-        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type"),
-        ("config_sentence_transformers.json", {"prompts": {"query": 3}}, "prompts"),
-        ("config_sentence_transformers.json", {"prompts": ["query"]}, "prompts"),
-        ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "module_input_name"),
-        ("1_Pooling/config.json", {"pooling_mode": "mean", "wonderful": 1}, "wonderful"),
-    ],
-)
-def test_settings_of_sentence_transformers(variant: Variant, tmp_path: Path, file: str, content: Any, key: str) -> None:
-    folder = variant("bert-embedder")
-    (folder / file).parent.mkdir(exist_ok=True)
-    (folder / file).write_text(json.dumps(content))
-    with pytest.raises(ModelError, match=key):
-        pack(folder, tmp_path / "pack")
 
 
 def test_capital_letters_of_a_cased_tokenizer(variant: Variant, tmp_path: Path) -> None:

