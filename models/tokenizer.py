@@ -330,7 +330,7 @@ class Vocabulary:
         self._max_tokens = max_tokens
         self._lock = threading.RLock()
         self._busy = False
-        self._forget: Callable[[], None] = _nothing
+        self._forget: Callable[[], None] = lambda: None  # until a shrinker is registered
         self._tokenizer = PairTokenizer(model.tokenizer_path, model.spec, sha256=model.tokenizer_sha256, budget=budget)
         self._tables = self._tokenizer.tables
         self._load_s = 0.0
@@ -412,7 +412,3 @@ class Vocabulary:
                 yield self._tokenizer
             finally:
                 self._busy = False
-
-
-def _nothing() -> None:
-    """Does nothing. Used in place of the function that removes a shrinker, while none is registered."""

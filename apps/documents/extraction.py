@@ -138,36 +138,34 @@ class Extractor(Closing):
             self._stop()
             self._result.release()
 
-    def _patiently(self, path: Path, ask: Callable[[int, Attempt], Answer]) -> Answer:
+    def _patiently(
+        self, path: Path, ask: Callable[[int, Attempt], Answer], attempt: Attempt = Attempt.FIRST, tried: int = 0
+    ) -> Answer:
         """Calls `ask` with the ordinary memory; then with more; then without the parts that may need much."""
-        self._interrupted = self._has_parts = False
+        memory = self._most_memory if attempt is Attempt.LAST else self._memory
         try:
+            if attempt is not Attempt.FIRST:
+                return ask(memory, attempt)
+            self._interrupted = self._has_parts = False
             return self._ask_fairly(ask)
         except WorkerFailed as error:
             self._stop()
-            if not _wants_memory(error) or (self._most_memory == self._memory and not self._has_parts):
-                raise self._failure(error, path, self._memory) from error
-        tried = self._memory
-        try:
-            return ask(self._most_memory, Attempt.LAST)
-        except WorkerFailed as error:
-            tried = self._most_memory
-            if not _wants_memory(error) or not self._has_parts:
-                raise self._failure(error, path, self._most_memory) from error
+            tried = max(tried, memory)
+            more = attempt is Attempt.FIRST and self._most_memory > self._memory
+            if not _wants_memory(error) or attempt is Attempt.FRUGAL or not (more or self._has_parts):
+                raise self._failure(error, path, tried) from error
         except BudgetExceeded as error:
+            if attempt is not Attempt.LAST:
+                raise
             if not self._has_parts:
                 raise InputError(
                     f"needs more than {format_size(self._memory)} to read, and the memory limit leaves no more: "
                     "`edge index --retry` with a larger --memory may read it"
                 ) from error
         finally:
-            self._stop()  # after such a file, the worker keeps much memory
-        try:
-            return ask(self._memory, Attempt.FRUGAL)
-        except WorkerFailed as error:
-            raise self._failure(error, path, tried) from error
-        finally:
-            self._stop()
+            if attempt is not Attempt.FIRST:  # after such a file, the worker keeps much memory
+                self._stop()
+        return self._patiently(path, ask, Attempt(attempt + 1), tried)
 
     def _ask_fairly(self, ask: Callable[[int, Attempt], Answer]) -> Answer:
         """Once more with a new worker if one that has read other files crashes, because these may have caused the

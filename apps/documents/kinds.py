@@ -5,7 +5,8 @@ ends. It begins behind the part before, without white space."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from edge.text.sentences import spans
@@ -265,25 +266,15 @@ def parts_of(block: Block) -> list[Part]:
     if block.parts is not None:
         return list(block.parts)
     parts = Parts(block.text)
-    span = 0, len(block.text)
-    if block.kind == "heading":
-        parts.add(HEADING + max(1, len(block.path)), *span)
-    elif block.kind == "columns":
-        parts.add(COLUMNS, *span)
-    elif block.kind == "item":
-        parts.whole(ITEM, *span)
-    elif block.kind == "fields":
-        parts.lines(SETTING, *span)
-    elif block.kind in ("code", "settings"):
-        parts.code(*span, settings=block.kind == "settings")
-    elif block.kind in _SIMPLE:
-        _SIMPLE[block.kind](parts, *span)
-    else:
-        parts.plain(*span, width=block.width)
+    by_kind: dict[str, Callable[[int, int], None]] = {
+        "heading": partial(parts.add, HEADING + max(1, len(block.path))), "columns": partial(parts.add, COLUMNS),
+        "item": partial(parts.whole, ITEM), "fields": partial(parts.lines, SETTING), "code": parts.code,
+        "settings": partial(parts.code, settings=True), "paragraph": parts.sentences, "row": parts.record,
+        "table": parts.table,
+    }  # fmt: skip
+    add = by_kind.get(block.kind) or partial(parts.plain, width=block.width)
+    add(0, len(block.text))
     return parts.found
-
-
-_SIMPLE = {"paragraph": Parts.sentences, "row": Parts.record, "table": Parts.table}
 
 
 def recognised(text: str) -> list[Part]:

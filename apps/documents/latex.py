@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 
-from edge.apps.documents.base import Block, DocumentBlocks, Outline, first_heading
+from edge.apps.documents.base import Block, DocumentBlocks, first_heading
 from edge.apps.documents.opened import OpenedFile
+from edge.apps.documents.plain import Title, sections
 from edge.apps.documents.plain import extract as extract_text
-from edge.apps.documents.plain import paragraphs
 
 _MARKS = {
     "`": "\u0300", "'": "\u0301", "^": "\u0302", "~": "\u0303", "=": "\u0304", "u": "\u0306", ".": "\u0307",
@@ -56,7 +55,7 @@ def extract(file: OpenedFile) -> DocumentBlocks:
     """Reads a LaTeX file; as plain text if it only defines commands."""
     text = file.text()
     shown: list[str] = []
-    headings: dict[int, tuple[int, str]] = {}
+    titles: list[Title] = []
     verbatim = False
     for number, line in enumerate(text.split("\n")):
         if (fence := _VERBATIM.match(line)) is not None:
@@ -66,10 +65,10 @@ def extract(file: OpenedFile) -> DocumentBlocks:
             continue
         line = _COMMENT.sub("", line)
         if (section := _SECTION.match(line)) is not None and (title := plain(section[2])):
-            headings[number] = (_LEVELS[section[1]], title)
+            titles.append(Title(title, number, number + 1, _LEVELS[section[1]]))
             line = section[2]
         shown.append(plain(line))
-    blocks = list(_sections(shown, headings))
+    blocks = list(sections(shown, titles))
     return DocumentBlocks(first_heading(blocks), blocks) if blocks else extract_text(file)
 
 
@@ -90,17 +89,6 @@ def plain(line: str) -> str:
     for found in formulas:
         line = line.replace(_MARK, found, 1)
     return " ".join(line.split())
-
-
-def _sections(lines: list[str], headings: dict[int, tuple[int, str]]) -> Iterator[Block]:
-    outline = Outline()
-    at = 0
-    for number, (level, title) in headings.items():
-        yield from paragraphs(lines, at, number, outline.path)
-        path = outline.enter(level, title)
-        yield Block(title, number + 1, number + 1, kind="heading", path=path)
-        at = number + 1
-    yield from paragraphs(lines, at, len(lines), outline.path)
 
 
 def extract_bibtex(file: OpenedFile) -> DocumentBlocks:

@@ -137,11 +137,8 @@ def _special() -> Skipped:
 
 
 class Attached(OpenedFile):
-    def __init__(
-        self, name: str, data: bytes, *, attempt: Attempt = Attempt.FIRST, outer: OpenedFile | None = None
-    ) -> None:
-        """The attempt is that of the outer file, if there is one."""
-        self.attempt = attempt if outer is None else outer.attempt
+    def __init__(self, name: str, data: bytes, *, outer: OpenedFile | None = None) -> None:
+        self.attempt = Attempt.FIRST if outer is None else outer.attempt
         self.spent = Spent() if outer is None else outer.spent
         self.depth = 1 if outer is None else outer.depth + 1
         self.path = Path("attachment")

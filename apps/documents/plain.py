@@ -5,7 +5,7 @@ docutils."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edge.apps.documents.base import Block, DocumentBlocks, Outline, first_heading
@@ -27,18 +27,21 @@ def extract(file: OpenedFile) -> DocumentBlocks:
 
 def text_blocks(text: str, *, short: bool = False) -> list[Block]:
     lines = text.split("\n")
-    blocks: list[Block] = []
-    outline = Outline()
     width = max((len(line) for line in lines if " " in line[_WRAPPED_CHARS:]), default=0)
+    return list(sections(lines, titles(lines, short=short), width=width))
+
+
+def sections(lines: Sequence[str], titles: Iterable[Title], *, width: int = 0) -> Iterator[Block]:
+    """The titles, and the paragraphs under each."""
+    outline = Outline()
     at = 0
-    for title in titles(lines, short=short):
-        blocks += paragraphs(lines, at, title.first, outline.path, width=width)
+    for title in titles:
+        yield from paragraphs(lines, at, title.first, outline.path, width=width)
         path = outline.enter(title.level, title.text)
         heading = "\n".join(lines[title.first : title.end]).rstrip()
-        blocks.append(Block(heading, title.first + 1, title.end, kind="heading", path=path))
+        yield Block(heading, title.first + 1, title.end, kind="heading", path=path)
         at = title.end
-    blocks += paragraphs(lines, at, len(lines), outline.path, width=width)
-    return blocks
+    yield from paragraphs(lines, at, len(lines), outline.path, width=width)
 
 
 def paragraphs(

@@ -13,7 +13,7 @@ import platform
 import stat
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,12 +143,13 @@ def landlock_version() -> int:
 
 
 def allow_reading_only(places: Iterable[Path]) -> None:
-    """Limits this thread and its children to reading files below `places`, for good, after `forbid_new_privileges`.
-    Where the kernel can, TCP connections and signals to others are forbidden, too. Landlock's system calls
+    """Limits this thread and its children to reading files below `places`, for good. Where the kernel can, TCP
+    connections and signals to others are forbidden, too. Landlock's system calls
     (Documentation/userspace-api/landlock.rst) are made here: PyPI has no release for all versions."""
     known = landlock_version()
     if not known:
         raise OSError(0, "this kernel has no Landlock")
+    forbid_new_privileges()
     rights = (1 << _FILE_RIGHTS[min(known, max(_FILE_RIGHTS))]) - 1
     attributes = [rights]  # `struct landlock_ruleset_attr`, with the fields that the kernel's version knows
     if known >= _NETWORK_VERSION:
@@ -240,19 +241,18 @@ def enter(*, everything_importable: bool) -> dict[str, bool | str]:
     calls["fcntl"] = Only(1, 0, ~_FCNTL & 0xFFFF_FFFF)
     calls["tgkill"] = Only(0, os.getpid())  # a process aborts by signalling itself
     places = [*_readable(everything_importable)]
-    found: dict[str, bool | str] = {}
+    return {
+        "files": _outcome(lambda: allow_reading_only(places)),
+        "system calls": _outcome(lambda: restrict(calls, ALLOW, refusal(errno.ENOSYS))),
+    }
+
+
+def _outcome(confine: Callable[[], None]) -> bool | str:
     try:
-        forbid_new_privileges()
-        allow_reading_only(places)
-        found["files"] = True
+        confine()
     except OSError as error:
-        found["files"] = error.strerror or str(error)
-    try:
-        restrict(calls, ALLOW, refusal(errno.ENOSYS))
-        found["system calls"] = True
-    except OSError as error:
-        found["system calls"] = error.strerror or str(error)
-    return found
+        return error.strerror or str(error)
+    return True
 
 
 def _readable(everything_importable: bool) -> Iterator[Path]:

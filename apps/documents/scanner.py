@@ -102,42 +102,33 @@ class _Scanner:
                 yield self._file(root, root, status, asked=True)
 
     def _walk_folder(self, root: Path) -> Iterator[FoundFile | SkippedFile]:
-        waiting: list[Iterator[os.DirEntry[str]]] = []
         try:
             folders = [_outer(root, self.budget)]
         except Skipped as reason:
             yield SkippedFile(root, reason.reason, str(reason))
             return
-        entries, refusal = self._entries(root)
-        if refusal is not None:
-            yield refusal
-        waiting.append(entries)
+        waiting = [self._entries(root)]
         while waiting:
             entry = next(waiting[-1], None)
             if entry is None:
                 waiting.pop()
                 folders.pop()
                 continue
-            folder = folders[-1]
-            taken = self._take(entry, folder, root)
-            if not isinstance(taken, _Folder):
-                if taken is not None:
-                    yield taken
-                continue
-            entries, refusal = self._entries(taken.path)
-            if refusal is not None:
-                yield refusal
-            waiting.append(entries)
-            folders.append(taken)
+            taken = entry if isinstance(entry, SkippedFile) else self._take(entry, folders[-1], root)
+            if isinstance(taken, _Folder):
+                waiting.append(self._entries(taken.path))
+                folders.append(taken)
+            elif taken is not None:
+                yield taken
 
-    def _entries(self, folder: Path) -> tuple[Iterator[os.DirEntry[str]], SkippedFile | None]:
+    def _entries(self, folder: Path) -> Iterator[os.DirEntry[str] | SkippedFile]:
         only = self.only.get(str(folder))
         try:
             with os.scandir(folder) as entries:
                 taken = (entry for entry in entries if only is None or entry.name in only)
-                return iter(sorted(taken, key=lambda entry: os.fsencode(entry.name))), None
+                return iter(sorted(taken, key=lambda entry: os.fsencode(entry.name)))
         except OSError as error:
-            return iter(()), SkippedFile(folder, Reason.UNREADABLE, f"cannot be read: {error.strerror}")
+            return iter([SkippedFile(folder, Reason.UNREADABLE, f"cannot be read: {error.strerror}")])
 
     def _take(self, entry: os.DirEntry[str], folder: _Folder, root: Path) -> FoundFile | SkippedFile | _Folder | None:
         """None for a root, which is walked separately."""

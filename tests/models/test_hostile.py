@@ -16,8 +16,9 @@ from safetensors.numpy import load_file, save_file
 
 from edge.blocks import BlockId
 from edge.config import Config
-from edge.errors import ModelError
+from edge.errors import CorruptBlock, ModelError
 from edge.files.sealed import CHECKSUM, sealed
+from edge.models.manifest import PackManifest
 from edge.models.pack import pack
 from edge.models.packed import PackedModel
 from edge.runtimes.reranker import Reranker
@@ -192,3 +193,12 @@ def test_a_single_nan_in_a_pack_is_an_error(tmp_path: Path, runtime: str, tensor
     reranker = Reranker(tmp_path / "pack", config=Config(memory=10**11, runtime=runtime))
     with reranker, pytest.raises(ModelError, match=f"{tensor} of layer.* NaN or infinite"):
         reranker.rank("a", ["word1", "word2 word3"])
+
+
+def test_a_deeply_nested_manifest_is_corrupt(tmp_path: Path) -> None:
+    for depth in (100_000, *range(900, 1000)):  # some can just be read, and not be written again for the checksum
+        nested = "[" * depth + "]" * depth
+        content = f'{{"format": "edge-pack", "version": 1, "name": {nested}}}'
+        (tmp_path / "edge.json").write_text(content, encoding="utf-8")
+        with pytest.raises(CorruptBlock, match=r"edge\.json is corrupt"):
+            PackManifest.read(tmp_path)

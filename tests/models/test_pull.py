@@ -18,7 +18,7 @@ from edge.errors import ModelError, StorageError
 from edge.models import registry
 from edge.models.packed import PackedModel
 from edge.models.pull import pull, pull_generator
-from edge.models.registry import KNOWN, KnownModel, find_generator, installed_generators, resolve
+from edge.models.registry import KnownModel, find_generator, installed_generators, resolve
 from edge.resident import anonymous_resident
 
 MakeWheel = Callable[..., Path]
@@ -468,13 +468,3 @@ def test_a_generator_is_no_packed_model() -> None:
         resolve("tiny")
     with pytest.raises(ModelError, match=r"no known generator; there are: .*tiny"):
         pull_generator(registry.DEFAULT_EMBEDDER)
-
-
-def test_every_known_generator_is_one_pinned_file() -> None:
-    known = [entry for entry in KNOWN.values() if entry.kind == "generator"]
-    assert known
-    for entry in known:
-        assert entry.wheel_sha256 is not None
-        assert entry.licence
-        (file,) = entry.files
-        assert file.endswith(".gguf")

@@ -340,26 +340,3 @@ def test_no_warning_after_a_fork(tmp_path: Path, tiny: Path) -> None:
         [sys.executable, "-c", textwrap.dedent(program)], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("shape", ["tiny-bert", "tiny-xlm-roberta", "tiny-qwen3"])
-def test_ids_equal_transformers(tmp_path: Path, shape: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    folder = synth.synth_checkpoint(shape, tmp_path / shape)
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    spec = synth.model_spec(shape, "fp32")
-    own = PairTokenizer(folder / "tokenizer.json", spec)
-    query, docs = "where does the Energy come from?", ["From the mitochondria, naïve 東京. " * 40, "no", "", " a  b\n"]
-    if shape != "tiny-qwen3":
-        expected = theirs([query] * len(docs), docs, truncation="only_second", max_length=100)
-        batch = own.encode_pairs(query, docs, 100)
-        assert sequences(batch) == expected["input_ids"]
-        if batch.types is not None:
-            assert batch.types.tolist() == [kind for kinds in expected["token_type_ids"] for kind in kinds]
-        return
-    prefix, user = spec.head.prefix.split("<Instruct>")
-    opening, suffix = theirs.encode(prefix, add_special_tokens=False), theirs.encode(spec.head.suffix)
-    limit = 400
-    bodies = [f"<Instruct>{user}{query}{spec.head.infix}{doc}" for doc in docs]
-    cut = theirs(bodies, truncation="longest_first", max_length=limit - len(opening) - len(suffix))["input_ids"]
-    assert sequences(own.encode_pairs(query, docs, limit)) == [opening + ids + suffix for ids in cut]

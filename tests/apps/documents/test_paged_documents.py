@@ -122,22 +122,6 @@ def test_docx_keeps_what_lies_in_controls_and_boxes_and_drops_what_is_deleted(
     ]
 
 
-def test_docx_agrees_with_python_docx(read: Read) -> None:
-    import docx
-
-    written = docx.Document()
-    for n in range(60):
-        if n % 7 == 0:
-            written.add_heading(f"Heading {n}", n % 3 + 1)
-        elif n % 11 == 0:
-            written.add_paragraph(f"Item {n}", style="List Bullet")
-        else:
-            written.add_paragraph(f"Paragraph {n} with ä and 漢字.")
-    kinds = {"Heading": "heading", "List": "item", "Normal": "paragraph"}
-    expected = [(p.text, kinds[p.style.name.split()[0]]) for p in written.paragraphs]
-    assert [(b.text, b.kind) for b in read("a.docx", saved(written)).blocks] == expected
-
-
 # PPTX
 
 

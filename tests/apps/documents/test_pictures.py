@@ -116,7 +116,9 @@ def test_pages_beyond_the_time_are_named(reader: Reader) -> None:
 def test_a_page_that_does_not_fit_costs_the_page(reader: Reader) -> None:
     with pytest.raises(MemoryError):
         recognise(reader, [1, 2, 3], Attached("scan.pdf", b"x"))
-    pages, warning = recognise(reader, [1, 2, 3], Attached("scan.pdf", b"x", attempt=Attempt.LAST))
+    file = Attached("scan.pdf", b"x")
+    file.attempt = Attempt.LAST
+    pages, warning = recognise(reader, [1, 2, 3], file)
     assert pages == [1, 3]
     assert warning == "1 pictures need more memory than there is"
 
