@@ -45,6 +45,7 @@ def read(tmp_path: Path) -> Read:
             blocks = list(document.blocks)
         if not blocks:
             raise no_text()
+        assert all(block.lines is None or len(block.lines) == block.text.count("\n") + 1 for block in blocks)
         return replace(document, blocks=blocks)
 
     return read

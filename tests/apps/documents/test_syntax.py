@@ -47,6 +47,7 @@ SOURCES = {
     "a.sh": ("set -e\nf() {\n  echo\n}\nfunction g { echo; }\n", {("f",), ("g",)}),
     "a.scala": ("object O { def f = 1 }\nclass C { }\n", {("O",), ("C",)}),
     "a.kt": ("class A { fun m() {} }\nfun f() {}\nobject O\n", {("A",), ("f",), ("O",)}),
+    "b.js": ("function a() {\n}  function b() {\n}\n", {("a",)}),  # the second begins on a line of the first
     "a.lua": ("local function f() end\nfunction M.g() end\n", {("f",), ("M.g",)}),
 }  # fmt: skip
 
