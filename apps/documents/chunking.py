@@ -14,7 +14,7 @@ import string
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from edge.apps.documents.base import Block, Chunk, counts_up
@@ -173,15 +173,14 @@ class _PartsOfBlocks:
     def __init__(self) -> None:
         self._block: Block | None = None
         self._parts: list[Part] = []
-        self._ends: list[int] = []
 
     def between(self, block: Block, start: int, end: int, shift: int, most: int) -> Iterator[Part]:
         """The parts from `start` to `end` of a block's text. Their ends are moved by `shift`, to `most` at most."""
         if self._block is not block:
             self._block, self._parts = block, parts_of(block)
-            self._ends = [ending for _, ending in self._parts]
         last = start
-        for at in range(bisect_right(self._ends, start), len(self._parts)):  # a slice would copy all parts behind it
+        begin = bisect_right(self._parts, start, key=itemgetter(1))
+        for at in range(begin, len(self._parts)):  # a slice would copy all parts behind it
             kind, last = self._parts[at]
             yield kind, min(last + shift, most)
             if last >= end:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from edge.text.sentences import spans
@@ -266,15 +265,25 @@ def parts_of(block: Block) -> list[Part]:
     if block.parts is not None:
         return list(block.parts)
     parts = Parts(block.text)
-    by_kind: dict[str, Callable[[int, int], None]] = {
-        "heading": partial(parts.add, HEADING + max(1, len(block.path))), "columns": partial(parts.add, COLUMNS),
-        "item": partial(parts.whole, ITEM), "fields": partial(parts.lines, SETTING), "code": parts.code,
-        "settings": partial(parts.code, settings=True), "paragraph": parts.sentences, "row": parts.record,
-        "table": parts.table,
-    }  # fmt: skip
-    add = by_kind.get(block.kind) or partial(parts.plain, width=block.width)
-    add(0, len(block.text))
+    end = len(block.text)
+    if (add := _BY_KIND.get(block.kind)) is not None:
+        add(parts, block, end)
+    else:
+        parts.plain(0, end, width=block.width)
     return parts.found
+
+
+_BY_KIND: dict[str, Callable[[Parts, Block, int], None]] = {
+    "heading": lambda parts, block, end: parts.add(HEADING + max(1, len(block.path)), 0, end),
+    "columns": lambda parts, _, end: parts.add(COLUMNS, 0, end),
+    "item": lambda parts, _, end: parts.whole(ITEM, 0, end),
+    "fields": lambda parts, _, end: parts.lines(SETTING, 0, end),
+    "code": lambda parts, _, end: parts.code(0, end),
+    "settings": lambda parts, _, end: parts.code(0, end, settings=True),
+    "paragraph": lambda parts, _, end: parts.sentences(0, end),
+    "row": lambda parts, _, end: parts.record(0, end),
+    "table": lambda parts, _, end: parts.table(0, end),
+}
 
 
 def recognised(text: str) -> list[Part]:

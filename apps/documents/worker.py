@@ -109,7 +109,8 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
         secrets = SecretParts()
         blocks = document.blocks if asked else secrets.without(document.blocks)
         for chunk in chunks_of(blocks, title):
-            yield [*astuple(chunk)[:-1], chunk.kinds.hex()]
+            yield [chunk.text, chunk.context, chunk.line_start, chunk.line_end, chunk.page, chunk.lines,
+                   chunk.kinds.hex()]  # fmt: skip
         yield {"end": True, "secrets": secrets.left_out}
     except Skipped as error:
         yield {"error": str(error), "reason": error.reason.value}
