@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from edge.errors import ModelError
 from edge.models import bert, rotary
-from edge.models.checkpoint import Checkpoint, Floats, read_json
+from edge.models.checkpoint import Checkpoint, Floats, read_any_json, read_json
 from edge.models.family import Config, Family
 from edge.models.keys import DENSE, MODULE, NORMALIZE, POOLING, SENTENCES, TRANSFORMER
 from edge.models.spec import HeadKind, HeadSpec
@@ -179,10 +178,7 @@ def _prompted(path: Path, head: HeadSpec, config: Mapping[str, Any]) -> HeadSpec
 
 def _modules(folder: Path) -> list[dict[str, Any]]:
     path = folder / "modules.json"
-    try:
-        modules = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read as JSON ({error})") from error
+    modules = read_any_json(path)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ModelError(f"{path} is not a list of modules")
     return modules

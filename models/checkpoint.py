@@ -192,15 +192,19 @@ def _header(path: Path) -> dict[str, _SafeTensor]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; ModelError if there is none."""
+    data = read_any_json(path)
+    if not isinstance(data, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return data
+
+
+def read_any_json(path: Path) -> Any:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{path.parent} has no {path.name}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON ({error})") from error
-    if not isinstance(data, dict):
-        raise ModelError(f"{path} does not hold a JSON object")
-    return data
 
 
 def wanted(names: Iterable[str]) -> list[str]:

@@ -111,7 +111,8 @@ class E5File(Closing):
             (spaces if becomes else removed).append(f"\\x{{{ord(character):X}}}")
         special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         names = [*(self._pieces[self._ids[name]] for name in ("bos", "pad", "eos", "unk")), "<mask>"]
-        bos, eos = (self._pieces[self._ids[name]] for name in ("bos", "eos"))
+        bos, _, eos, *_ = names
+        spaced = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
         content: dict[str, Any] = {
             "version": "1.0",
             "truncation": None,
@@ -133,13 +134,7 @@ class E5File(Closing):
                     {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
                 ],
             },
-            "pre_tokenizer": {
-                "type": "Sequence",
-                "pretokenizers": [
-                    {"type": "WhitespaceSplit"},
-                    {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
-                ],
-            },
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, spaced]},
             "post_processor": {
                 "type": "TemplateProcessing",
                 "single": _template((bos, 0), ("A", 0), (eos, 0)),
@@ -148,7 +143,7 @@ class E5File(Closing):
                     name: {"id": name, "ids": [self._pieces.index(name)], "tokens": [name]} for name in (bos, eos)
                 },
             },
-            "decoder": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+            "decoder": spaced,
             "model": {
                 "type": "Unigram",
                 "unk_id": self._ids["unk"],

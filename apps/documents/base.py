@@ -266,9 +266,6 @@ class Outline:
         while self._open and self._open[-1][0] >= level:
             self._open.pop()
 
-    def clear(self) -> None:
-        self._open.clear()
-
 
 def first_heading(blocks: Iterable[Block]) -> str:
     """The first heading, which is the title of a document that names none; empty if there is no heading."""

@@ -162,7 +162,7 @@ class _WordReader(_TextReader):
                 if text in shown or not any(map(str.isalpha, text)):  # the same on each page, or only its number
                     del self.blocks[first:]
                 shown.add(text)
-        self.outline.clear()
+        self.outline.leave(0)
         try:
             for text in drawings(archive, archive.relations(main).values()):
                 self.add_paragraph(text, 0)
