@@ -69,29 +69,30 @@ SCENES = {
 }  # fmt: skip
 """The pictures by name: the view, and the steps that lead to what is shown."""
 
+PICTURES = [*((name, WIDE, "light") for name in SCENES), ("search", WIDE, "dark")]
+PICTURES += [("search", NARROW, "light"), ("engine", NARROW, "dark")]
+
 
 def main(url: str) -> None:
-    """Makes every picture, light and dark; wide, and some of them narrow, too."""
+    """Makes every picture."""
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        for name, (view, steps) in SCENES.items():
-            for scheme in ("light", "dark"):
-                for size, kind in ((WIDE, ""), (NARROW, "narrow-")):
-                    if kind and name not in ("search", "document", "engine"):
-                        continue
-                    viewport: Any = {"width": size[0], "height": size[1]}
-                    context = browser.new_context(color_scheme=scheme, viewport=viewport, reduced_motion="reduce")
-                    page = context.new_page()
-                    page.goto(f"{url}/#{view}")
-                    steps(page)
-                    page.wait_for_timeout(300)
-                    picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
-                    picture.quantize(256).save(IMAGES / f"page-{name}-{kind}{scheme}.png", optimize=True)
-                    context.close()
+        for name, size, scheme in PICTURES:
+            view, steps = SCENES[name]
+            viewport: Any = {"width": size[0], "height": size[1]}
+            context = browser.new_context(color_scheme=scheme, viewport=viewport, reduced_motion="reduce")
+            page = context.new_page()
+            page.goto(f"{url}/#{view}")
+            steps(page)
+            page.wait_for_timeout(300)
+            picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
+            kind = "narrow-" if size == NARROW else ""
+            picture.quantize(256).save(IMAGES / f"page-{name}-{kind}{scheme}.png", optimize=True)
+            context.close()
         browser.close()
 
 
