@@ -7,6 +7,10 @@ so that the law can be checked with look-ups slower and faster than the layers o
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
+import os
 import socket
 import statistics
 import subprocess
@@ -15,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from multiprocessing.connection import Client, Connection, Listener
 from typing import Annotated, Any
 
 import numpy as np
@@ -23,10 +27,16 @@ import numpy.typing as npt
 
 from bench.banks import Banks
 from bench.figures import Figure, higher, neither, tabulate
-from bench.fleet_nodes import ROWS, TIMEOUT_S, receive, receive_exactly, send
 from bench.options import Output, benchmark, stated
+from bench.process import MAIN
 
-_NODE = Path(__file__).with_name("fleet_nodes.py")
+LAYERS = (1024, 512, 256, 1)
+"""Outputs of the dense layers of both models (tables 8.1 and 9.2)."""
+
+ROWS = 200
+"""Rows of a table in a process. The rows read do not depend on their number."""
+
+_HERE = ("127.0.0.1", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,58 +76,105 @@ def largest_within(latency: dict[int, float], deadline: float) -> float:
     return max(kept) / latency[max(kept)] if kept else 0.0
 
 
+def lookups(address: Any, onward: Any, number: int, dims: Sequence[int], seconds: float) -> None:
+    """A look-up node: rows of all tables for each item, as wide as they are together, sent to the network node. The
+    banks need `seconds` for an item."""
+    tables = [np.random.default_rng(i).standard_normal((ROWS, dim)).astype(np.float32) for i, dim in enumerate(dims)]
+    with Client(tuple(address)) as link, quick(Client(tuple(onward))) as network:
+        network.send(number)
+        for batch, indices in _messages(link):
+            ready = time.perf_counter() + seconds * len(indices)
+            rows = np.concatenate([table[indices[:, i]] for i, table in enumerate(tables)], axis=1)
+            time.sleep(max(0.0, ready - time.perf_counter()))
+            network.send((batch, rows))
+
+
+def network(address: Any, widths: Sequence[int]) -> None:
+    """The network node: concatenates the rows of all look-up nodes, and computes the dense layers."""
+    layers = [
+        (np.random.default_rng(i).standard_normal((a, b)) / math.sqrt(a)).astype(np.float32)
+        for i, (a, b) in enumerate(itertools.pairwise([sum(widths), *LAYERS]))
+    ]
+    with quick(Client(tuple(address))) as back, Listener(_HERE) as door:
+        back.send(door.address)
+        links = [door.accept() for _ in widths]
+        for parts in zip(*(_messages(link) for link in sorted(links, key=Connection.recv)), strict=False):
+            values = np.concatenate([rows for _, rows in parts], axis=1)
+            for layer in layers[:-1]:
+                values = np.maximum(values @ layer, 0)
+            back.send((parts[0][0], 1 / (1 + np.exp(-(values @ layers[-1])))))
+
+
+def node(task: dict[str, Any]) -> dict[str, Any]:
+    """The work of one process."""
+    {"lookups": lookups, "network": network}[task["kind"]](*task["given"])
+    return {}
+
+
+def quick(link: Connection) -> Connection:
+    """A connection that waits for no further message before it sends one."""
+    with socket.socket(fileno=os.dup(link.fileno())) as own:
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return link
+
+
+def _messages(link: Connection) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """The numbers and the arrays of batches, until the other end is closed."""
+    try:
+        while True:
+            yield link.recv()
+    except EOFError:
+        return
+
+
 class Fleet:
     """Nodes in processes of their own: `nodes` for look-ups, which share the tables, and one for the network."""
 
     def __init__(self, dims: Sequence[int], nodes: int, seconds: float) -> None:
         self.dims = [list(dims[i::nodes]) for i in range(nodes)]
-        with socket.create_server(("127.0.0.1", 0)) as door:
-            port = door.getsockname()[1]
-            tasks = [f"network:{','.join(str(sum(own)) for own in self.dims)}"]
-            tasks += [f"lookups:{i}:{seconds}:{','.join(map(str, own))}" for i, own in enumerate(self.dims)]
-            self._processes: list[subprocess.Popen[bytes]] = []
-            door.settimeout(TIMEOUT_S)
-            inner = 0
-            self._links: list[socket.socket] = []
-            for number, task in enumerate(tasks):
-                command = [sys.executable, str(_NODE), str(port), str(inner), task]
-                self._processes.append(subprocess.Popen(command))
-                link = door.accept()[0]
-                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._links.append(link)
-                if not number:  # the network node says where it takes rows
-                    inner = int(np.frombuffer(receive_exactly(link, 8) or b"\0" * 8, "<i8")[0])
+        self._processes: list[subprocess.Popen[bytes]] = []
+        with Listener(_HERE) as door:
+
+            def begun(kind: str, *given: Any) -> Connection:
+                command = [sys.executable, str(MAIN), "--worker", f"{node.__module__}:{node.__name__}"]
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+                self._processes.append(process)
+                with process.stdin as task:  # type: ignore[union-attr]
+                    task.write(json.dumps({"kind": kind, "given": [door.address, *given]}).encode())
+                return quick(door.accept())
+
+            self._back = begun("network", [sum(own) for own in self.dims])
+            inner = self._back.recv()
+            self._nodes = [begun("lookups", inner, number, own, seconds) for number, own in enumerate(self.dims)]
 
     def run(self, batches: Sequence[npt.NDArray[np.int32]], flying: int) -> tuple[float, list[npt.NDArray[np.float32]]]:
         """Seconds of all batches with so many under way, and their clicks."""
-        back, nodes = self._links[0], self._links[1:]
         room = threading.Semaphore(flying)
-        columns = [list(range(i, sum(map(len, self.dims)), len(nodes))) for i in range(len(nodes))]
+        columns = [list(range(i, sum(map(len, self.dims)), len(self._nodes))) for i in range(len(self._nodes))]
 
         def feed() -> None:
             for number, batch in enumerate(batches):
                 room.acquire()
-                for node, own in zip(nodes, columns, strict=True):
-                    send(node, number, np.ascontiguousarray(batch[:, own]))
+                for node, own in zip(self._nodes, columns, strict=True):
+                    node.send((number, batch[:, own]))
 
         started = time.perf_counter()
         feeder = threading.Thread(target=feed)
         feeder.start()
         found = []
         for number in range(len(batches)):
-            message = receive(back, 1, "<f4")
-            assert message is not None, "a node ended"
-            assert message[0] == number, "batches keep their order"
-            found.append(message[1])
+            batch, clicks = self._back.recv()
+            assert batch == number, "batches keep their order"
+            found.append(clicks)
             room.release()
         feeder.join()
         return time.perf_counter() - started, found
 
     def close(self) -> None:
-        for link in self._links[::-1]:
+        for link in (*self._nodes, self._back):
             link.close()
         for process in self._processes:
-            process.wait(TIMEOUT_S)
+            process.wait(60.0)
 
 
 def items(tables: int, count: int, seed: int = 0) -> npt.NDArray[np.int32]:

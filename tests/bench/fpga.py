@@ -16,15 +16,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from bench.figures import Figure, higher, lower, neither, tabulate
+from bench.figures import Figure, lower, neither, tabulate
 from bench.options import Output, benchmark, stated
 from bench.synthesis import placed, synthesized
 from edge.devices.fpga.device import programs
-from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator, shape_for
+from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator
 from edge.devices.fpga.shape import ADDRESS, ENTRY, GOAL, REPORTS, SCORE, Shape, Synthesized, cycles, levels
 from edge.devices.fpga.simulation import component_of
 from edge.devices.searchers import queue_length
-from edge.ivf.base import CodecSpec
 
 SHAPES = (
     Shape("pq", 16, 4, units=4, results=8, kept=6, builders=4, lanes=4),
@@ -142,35 +141,6 @@ SYNTHESIZED = (
 """Designs that the model of resources is fitted to."""
 
 
-BOARDS = {
-    f"{spec.name} of {spec.code_size} bytes, {units} units": shape_for(spec, units, 32, queue_length(32, units))
-    for spec, units in (
-        (CodecSpec("sq8", 384, 384), 2), (CodecSpec("sq8", 384, 384), 8), (CodecSpec("pq", 384, 96), 1),
-        (CodecSpec("pq", 128, 16), 8),
-    )
-}  # fmt: skip
-"""Designs of `--device fpga`, which are placed with pins and buses."""
-
-
-def boards(seeds: int) -> Iterator[Figure]:
-    """What each takes of the chip, its clock by seed, and the bytes of codes a second that it asks for and gets."""
-    from bench.board import Board
-
-    names = {
-        "luts": lower("look-up tables", ""), "blocks": lower("memory blocks", ""),
-        "multipliers": lower("multipliers", ""), "clock": higher("clock", "/s"),
-        "asks": neither("codes asked for", "B/s"), "gets": neither("codes from the bus", "B/s"),
-    }  # fmt: skip
-    for name, shape in BOARDS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            board = Board(shape)
-            cells = asdict(synthesized(board, Path(folder)))
-            clocks = [placed(Path(folder), GOAL, seed=seed, pins=True) for seed in range(1, seeds + 1)]
-        asks = shape.word / 8 * statistics.median(clocks)
-        row = {**{part: [count] for part, count in cells.items()}, "clock": clocks}
-        yield from tabulate({name: row | {"asks": [asks], "gets": [asks / board.beats]}}, names, "with pins and buses")
-
-
 def synthesize(file: Path) -> list[Synthesized]:
     """Synthesizes the designs and places some. Each one is stored when it is done."""
     found: list[Synthesized] = []
@@ -199,8 +169,7 @@ COMMAND = "nice python -m tests.bench fpga --only synthesis"
 @benchmark
 def fpga(
     *,
-    only: Annotated[str, "cycles, truncation, synthesis or boards; the first two if not given."] = "",
-    seeds: Annotated[int, "Placements of each board."] = 3,
+    only: Annotated[str, "cycles, truncation or synthesis; the first two if not given."] = "",
     queries: Annotated[int, "Searches that are checked for lost rows."] = 2000,
     output: Output,
 ) -> None:
@@ -208,9 +177,6 @@ def fpga(
     if only == "synthesis":
         made = synthesize(REPORTS)
         output.put({"designs": len(made)}, [], f"{len(made)} designs are in {REPORTS}")
-        return
-    if only == "boards":
-        output.put({"seeds": seeds}, list(boards(seeds)), stated({"seeds": seeds}))
         return
     folder = programs()
     wanted = {only} if only else {"cycles", "truncation"}

@@ -24,7 +24,7 @@ from edge.errors import CapabilityError, EdgeError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_MAIN = Path(__file__).with_name("__main__.py")
+MAIN = Path(__file__).with_name("__main__.py")
 
 _POLL_S = 0.01
 """The seconds between two samples of a process tree."""
@@ -65,7 +65,7 @@ def measure(
             command = ["-c", _RUN_SCRIPT, str(work.resolve()), count]
         else:
             name, folder = task.get("name", work.__name__), None
-            command = [str(_MAIN), "--worker", f"{work.__module__}:{work.__name__}"]
+            command = [str(MAIN), "--worker", f"{work.__module__}:{work.__name__}"]
         try:
             process = subprocess.Popen(
                 [interpreter, *command], stdin=subprocess.PIPE, stdout=out, stderr=errors, cwd=folder, env=environment

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.devices.fpga.shape import Resources
-from edge.devices.fpga.simulation import constraints, rtlil, yosys
+from edge.devices.fpga.simulation import rtlil, yosys
 from edge.errors import CapabilityError
 
 _SYNTH = "read_rtlil design.il; synth_ecp5 -nowidelut -top top -json design.json; tee -q -o stat.json stat -json"
@@ -36,18 +36,12 @@ def synthesized(component: Any, folder: Path) -> Resources:
     return Resources(**found)
 
 
-def placed(folder: Path, target: float, *, seed: int = 1, pins: bool = False) -> float:
-    """Places and routes the design that `synthesized` left in a folder, with `pins` for its ports or out of context.
-    Returns the fastest clock, in hertz, on the slowest chip.
-
-    Args:
-        target: cycles per second to aim at.
-    """
-    (folder / "design.lpf").write_text(constraints(target))
-    context = ["--lpf", "design.lpf", "--lpf-allow-unconstrained"] if pins else ["--out-of-context"]
+def placed(folder: Path, target: float) -> float:
+    """Places and routes the design that `synthesized` left in a folder, out of context, for so many cycles a second.
+    Returns the fastest clock, in hertz, on the slowest chip."""
     command = [
         sys.executable, "-c", _NEXTPNR, "--85k", "--package", "CABGA756", "--json", "design.json",
-        *context, "--freq", f"{target / 1e6:g}", "--timing-allow-fail", "--seed", str(seed),
+        "--out-of-context", "--freq", f"{target / 1e6:g}", "--timing-allow-fail", "--seed", "1",
         "--report", "report.json",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from bench import fleet
-from bench.fleet_nodes import LAYERS, ROWS
 
 
 def naive(dims: list[int], indices: np.ndarray, nodes: int) -> np.ndarray:
@@ -18,13 +17,13 @@ def naive(dims: list[int], indices: np.ndarray, nodes: int) -> np.ndarray:
     rows = []
     for some, places in zip(own, columns, strict=True):
         for number, (dim, column) in enumerate(zip(some, places, strict=True)):
-            table = np.random.default_rng(number).standard_normal((ROWS, dim)).astype(np.float32)
+            table = np.random.default_rng(number).standard_normal((fleet.ROWS, dim)).astype(np.float32)
             rows.append(table[indices[:, column]])
     values = np.concatenate(rows, axis=1)
-    sizes = [sum(dims), *LAYERS]
+    sizes = [sum(dims), *fleet.LAYERS]
     for i, (a, b) in enumerate(itertools.pairwise(sizes)):
         layer = (np.random.default_rng(i).standard_normal((a, b)) / np.sqrt(a)).astype(np.float32)
-        values = np.maximum(values @ layer, 0) if i + 1 < len(LAYERS) else 1 / (1 + np.exp(-(values @ layer)))
+        values = np.maximum(values @ layer, 0) if i + 1 < len(fleet.LAYERS) else 1 / (1 + np.exp(-(values @ layer)))
     return values
 
 

@@ -28,16 +28,6 @@ def test_the_stored_file_is_read_as_it_was_written(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
-def test_boards_have_a_clock_for_each_seed_and_the_bytes_of_their_bus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fpga, "synthesized", lambda board, folder: Resources(9, 2, 4))
-    monkeypatch.setattr(fpga, "placed", lambda folder, target, seed, pins: 1e6 * seed if pins else 0.0)
-    found = {(figure.row, figure.column): list(figure.rounds) for figure in fpga.boards(3)}
-    assert found["sq8 of 384 bytes, 2 units", "clock"] == [1e6, 2e6, 3e6]
-    assert found["sq8 of 384 bytes, 2 units", "codes asked for"] == [130 / 8 * 2e6]
-    assert found["sq8 of 384 bytes, 2 units", "codes from the bus"] == [130 / 8 * 1e6], "a row takes two beats"
-
-
-@pytest.mark.skipif(bool(missing()), reason=missing())
 def test_points_losses_and_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = Shape("bytes", 8, 0, units=4, results=10, kept=4, lanes=8)
     found = list(fpga.points(tmp_path, [shape], level=0))

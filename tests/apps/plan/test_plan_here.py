@@ -1,4 +1,4 @@
-"""`edge profile`, `edge plan here` and the benchmark `plan` over a small collection with tiny random models."""
+"""`edge profile` and `edge plan here` over a small collection with tiny random models."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-from bench.plan import Comparison, plan, summarised
 from naive.program import output_of, settings_of, write_tiny_models
 
 from edge.apps.cli import edge
 from edge.apps.plan.profile import STAGES, ServerPlan, Setting, Visit, reading, visited
 from edge.config import Config
 from edge.errors import CapabilityError, EdgeError
-from edge.planner.measured import Reading
 
 SERVER = find_spec("starlette") is not None
 """Whether the server's libraries are there."""
@@ -137,42 +134,11 @@ def test_a_server_is_planned_for_a_rate_and_runs_the_plan(home: Path, measured: 
         ServerPlan.read(home / "none.json")
 
 
-@pytest.mark.usefixtures("home", "measured")
-def test_the_bench_runs_each_schedule_in_its_own_process() -> None:
-    options = ("-c", "store", "--questions", "questions.txt")
-    report = json.loads(output_of(plan, *options, "--depths", "0,30", "--rounds", "2", "--json"))
-    assert [row["depth"] for row in report["schedules"]] == [0, 30]
-    assert all(row["measured_s"] > 0 and 0 < row["measured_nbytes"] <= 9e9 for row in report["schedules"])
-    assert report["time_worst"] >= report["time_median"]
-    with pytest.raises(click.BadParameter, match="whole numbers"):
-        output_of(plan, *options, "--depths", "deep")
-    with pytest.raises(EdgeError, match="run edge profile first"):
-        output_of(plan, *options, "--limits", "1GB")
-
-
 @pytest.mark.parametrize(("text", "reason"), [(b"one\n", "at least 2"), (b"\xff\xfe", "not valid UTF-8")])
 def test_questions_that_cannot_be_used_are_refused(home: Path, text: bytes, reason: str) -> None:
     (home / "few.txt").write_bytes(text)
     with pytest.raises(EdgeError, match=reason):
         run("profile", "-c", "store", "--questions", "few.txt")
-
-
-def test_the_summary_is_of_the_errors_and_of_the_choice_of_a_limit() -> None:
-    def row(limit: int, depth: int, predicted: float, seconds: float) -> Comparison:
-        planned, measured = (
-            Reading(limit, depth, 4, 9, 1.0, 0.0, 0.0, 0.0, write, 0.0, 0.0, nbytes)
-            for write, nbytes in ((predicted, 110.0), (seconds, 100.0))
-        )
-        return Comparison(planned, measured, 2 / seconds)
-
-    rows = [row(1, 0, 1.0, 1.0), row(2, 0, 1.1, 0.8), row(1, 9, 2.0, 1.6)]
-    assert rows[0].written_seconds == 1.0
-    found = summarised(rows)
-    assert found["time_median"] == pytest.approx(0.25)
-    assert found["time_worst"] == pytest.approx(0.375)
-    assert found["rate_worst"] == pytest.approx(0.6364, abs=1e-4), "0.9091 answers a second predicted, and 2.5 measured"
-    assert found["memory_median"] == pytest.approx(0.1)
-    assert found["choice_over_best"] == pytest.approx(1.25)  # the plan prefers limit 1, which took 1.0 and not 0.8
 
 
 ONE, TWO, THREE = (Setting(10**9, depth, 4) for depth in (0, 8, 30))
