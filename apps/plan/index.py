@@ -23,19 +23,18 @@ from edge.files.output_file import make_folder, open_output, write_all
 from edge.ivf.base import Goal
 from edge.ivf.maintenance.training import NEIGHBOURS
 from edge.planner.candidates import scan_of
-from edge.planner.tuner import ParameterChoice, TuningCandidates, grid, least_probed
+from edge.planner.tuner import ParameterChoice, TuningCandidates, grid, tries
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    choice: ParameterChoice
-    design: ChipDesign
-    host_seconds: float
+    """Parameters and, for the accelerator, its design and the seconds of the host's part of a query. `rate`: queries a
+    second, if the host does its part of one while the chip scans for another."""
 
-    @property
-    def rate(self) -> float:
-        """Queries a second, if the host does its part of one while the chip scans for another."""
-        return min(self.design.rate, 1 / self.host_seconds if self.host_seconds else math.inf)
+    choice: ParameterChoice
+    design: ChipDesign | None = None
+    host_seconds: float = 0.0
+    rate: float = 0.0
 
 
 @click.command("index")
@@ -71,28 +70,28 @@ def index(recall: float, place: str, out: Path | None, collection: Path | None, 
         vectors = opened.vectors
         if vectors is None:
             raise InputError("the collection has no vectors yet; index something before its index is planned")
-        found: list[ParameterChoice | Planned] = []
+        found: list[Planned] = []
 
         def use(candidates: TuningCandidates) -> None:
-            found.append(candidates.choose(goal) if place == "cpu" else planned(candidates, goal))
+            found.append(Planned(candidates.choose(goal)) if place == "cpu" else planned(candidates, recall))
 
         with ProgressBar(" rows") as bar:
             vectors.examine(opened.database.write, use, progress=lambda stage, done, total: bar(done, total))
-    if out and isinstance(found[0], Planned):
+    if out:
         write_design(out, found[0])
     click.echo(json.dumps(as_figures(found[0])) if as_json else sentence(found[0], goal))
 
 
-def planned(candidates: TuningCandidates, goal: Goal) -> Planned:
+def planned(candidates: TuningCandidates, recall: float) -> Planned:
     """For most queries per second. The chip scans codes of pq and opq; the host chooses lists and rotates queries. Each
     scan returns as many results as are scored exactly afterwards."""
-    assert goal.recall is not None
     best: Planned | None = None
     refused = ""
     for parameters in grid(candidates.sampled, candidates.lists):
         if parameters.codec not in ("pq", "opq"):
             continue
-        choice = least_probed(candidates.sampled, candidates.costs, candidates.dim, parameters, goal.recall)
+        tried = tries(candidates.sampled, candidates.costs, candidates.dim, parameters, recall, math.inf)
+        choice = next((choice for choice in tried if choice.reaches(recall)), None)
         if choice is None:
             continue
         try:
@@ -104,17 +103,18 @@ def planned(candidates: TuningCandidates, goal: Goal) -> Planned:
         on_chip = scan_of((parameters.codec, parameters.code_size)), "queue"
         costs = candidates.costs.rates
         host = sum(costs.get(name, 0.0) * n for name, n in choice.load.amounts().items() if name not in on_chip)
-        found = Planned(choice, made, host)
+        found = Planned(choice, made, host, min(made.rate, 1 / host if host else math.inf))
         if best is None or found.rate > best.rate:
             best = found
     if best is None:
-        raise InputError(refused or f"no codes of the accelerator reach a recall of {goal.recall:g}: ask for less")
+        raise InputError(refused or f"no codes of the accelerator reach a recall of {recall:g}: ask for less")
     return best
 
 
 def write_design(folder: Path, found: Planned) -> None:
     from edge.devices.fpga.simulation import component_of, constraints, verilog
 
+    assert found.design is not None, "a design was planned"
     text = verilog(component_of(found.design.shape))
     report = json.dumps(as_figures(found) | {"shape": asdict(found.design.shape)}, indent=1)
     with as_storage_error(f"{folder} cannot take the design"):
@@ -126,34 +126,34 @@ def write_design(folder: Path, found: Planned) -> None:
                 write_all(file, content.encode())
 
 
-def as_figures(found: ParameterChoice | Planned) -> dict[str, Any]:
-    choice = found.choice if isinstance(found, Planned) else found
+def as_figures(found: Planned) -> dict[str, Any]:
+    choice, made = found.choice, found.design
     figures: dict[str, Any] = {
         **asdict(choice.parameters), "nprobe": choice.nprobe, "recall": choice.expected.recall, "rows": choice.rows,
         "nbytes": choice.nbytes,
     }  # fmt: skip
-    if isinstance(found, Planned):
-        made, taken = found.design, found.design.resources
-        return figures | {
-            "units": {"scanning": made.shape.units, "tables": made.shape.builders, "lanes": made.shape.lanes},
-            "kept": made.shape.kept, "queries_per_s": found.rate, "scans_per_s": made.rate,
-            "host_seconds": found.host_seconds, "cpu_seconds": choice.seconds, "frequency": chip.GOAL, **asdict(taken),
-            "origin": {
-                "queries_per_s": "derived", "scans_per_s": "derived", "host_seconds": "predicted",
-                "cpu_seconds": "predicted", "frequency": "assumed", "luts": "fitted to synthesized designs",
-                "blocks": "derived", "multipliers": "derived",
-            },
-        }  # fmt: skip
-    return figures | {"seconds": choice.seconds, "origin": "predicted"}
+    if made is None:
+        return figures | {"seconds": choice.seconds, "origin": "predicted"}
+    return figures | {
+        "units": {"scanning": made.shape.units, "tables": made.shape.builders, "lanes": made.shape.lanes},
+        "kept": made.shape.kept, "queries_per_s": found.rate, "scans_per_s": made.rate,
+        "host_seconds": found.host_seconds, "cpu_seconds": choice.seconds, "frequency": chip.GOAL,
+        **asdict(made.resources),
+        "origin": {
+            "queries_per_s": "derived", "scans_per_s": "derived", "host_seconds": "predicted",
+            "cpu_seconds": "predicted", "frequency": "assumed", "luts": "fitted to synthesized designs",
+            "blocks": "derived", "multipliers": "derived",
+        },
+    }  # fmt: skip
 
 
-def sentence(found: ParameterChoice | Planned, goal: Goal) -> str:
-    choice = found.choice if isinstance(found, Planned) else found
+def sentence(found: Planned, goal: Goal) -> str:
+    choice, made = found.choice, found.design
     start = f"for {wished(goal)}: {described(choice.parameters, choice.rows, choice.nprobe)}. "
     recall = f"a recall of {choice.expected.recall:.3f} on made-up questions, {format_size(choice.nbytes)} of lists"
-    if not isinstance(found, Planned):
+    if made is None:
         return f"{start}Predicted: {choice.seconds * 1e3:.2f} ms per query, {recall}; `edge index --tune` builds it."
-    shape, taken = found.design.shape, found.design.resources
+    shape, taken = made.shape, made.resources
     logic = taken.luts / chip.WHOLE.luts
     return (
         f"{start}The accelerator has these parallel units: tables {shape.builders} of {shape.lanes} components, "

@@ -7,7 +7,7 @@ import json
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
@@ -24,7 +24,6 @@ from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.bench import worker
 from edge.apps.collection.registry import locate
 from edge.apps.options import (
-    Command,
     FiniteRange,
     OutputFile,
     Setup,
@@ -43,7 +42,6 @@ from edge.files.sealed import digest
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.planner.measured import (
     Company,
-    LimitProfile,
     MachineProfile,
     Reading,
     Serving,
@@ -75,17 +73,9 @@ class Setting:
     serving: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """The answers of one process: seconds of each, whole and by stage (`start`: of `write` before the first text),
-    whether it was written, answers per second, the peak of anonymous memory, and troubles of the collection."""
-
-    seconds: Sequence[float]
-    stages: Mapping[str, Sequence[float]]
-    written: Sequence[bool]
-    per_s: float
-    nbytes: int
-    troubles: Sequence[str]
+Visit = Mapping[str, Any]
+"""The report of `work`: seconds of each answer, whole and by stage (`start`: of `write` before the first text), whether
+it was written, answers per second, the peak of anonymous memory, and troubles of the collection."""
 
 
 def visited(
@@ -115,11 +105,7 @@ def visited(
             task = {
                 **common, **asdict(schedule), "name": f"depth {schedule.depth} and {schedule.passages} passages"
             }  # fmt: skip
-            report = worker.run_worker(_WORKER, task, threads=config.threads or 2)
-            found[schedule].append(Visit(
-                report["seconds"], report["stages"], report["written"], report["per_s"], report["peak_resident"],
-                report["troubles"],
-            ))  # fmt: skip
+            found[schedule].append(worker.run_worker(_WORKER, task, threads=config.threads or 2))
     return found
 
 
@@ -129,11 +115,11 @@ def reading(schedule: Setting, visits: Sequence[Visit]) -> Reading:
     def typical(values: Sequence[Sequence[float]]) -> Floats:
         return np.asarray(np.median(np.asarray(values, np.float64), axis=0))
 
-    stages = {name: typical([visit.stages[name] for visit in visits]) for name in STAGES}
-    start = typical([visit.stages["start"] for visit in visits])
-    other = float(np.mean(typical([visit.seconds for visit in visits]) - sum(stages.values())))
+    stages = {name: typical([visit["stages"][name] for visit in visits]) for name in STAGES}
+    start = typical([visit["stages"]["start"] for visit in visits])
+    other = float(np.mean(typical([visit["seconds"] for visit in visits]) - sum(stages.values())))
     # Refusals do not depend on the time, so every visit has the same answers.
-    written, writing = np.asarray(visits[0].written, np.bool_), stages.pop("write")
+    written, writing = np.asarray(visits[0]["written"], np.bool_), stages.pop("write")
     return Reading(
         schedule.memory,
         schedule.depth,
@@ -144,9 +130,13 @@ def reading(schedule: Setting, visits: Sequence[Visit]) -> Reading:
         write=float(writing[written].mean()) if written.any() else 0.0,
         draft=0.0 if written.all() else float(writing[~written].mean()),
         other=max(0.0, other),
-        nbytes=float(np.median([visit.nbytes for visit in visits])),
+        nbytes=peak(visits),
         start=float(start[written].mean()) if written.any() else 0.0,
     )
+
+
+def peak(visits: Sequence[Visit]) -> float:
+    return float(np.median([visit["peak_resident"] for visit in visits]))
 
 
 DEPTHS: Sequence[int] = (0, AskOptions().pool)
@@ -192,14 +182,12 @@ def options_of(depth: int, passages: int, max_tokens: int) -> AskOptions:
 def measure_limit(
     place: Path,
     config: Config,
-    questions: Sequence[str],
+    questions: Questions,
     *,
-    pipeline: str,
-    max_tokens: int,
     rounds: int,
     answers: Sequence[int],
     say: Callable[[str], None],
-) -> LimitProfile:
+) -> tuple[list[Reading], list[Company]]:
     """Measures answers with each number of passages, reranked or not, and the process as a server with so many
     `answers` at a time, exact and shared."""
     from edge.apps.serve.limits import load_libraries
@@ -211,26 +199,19 @@ def measure_limit(
     kinds = [(1, "exact"), *product(answers, ("exact", "shared"))] if answers else []
     company = [replace(alone, answers=count, generation=kind, serving=True) for count, kind in kinds]
     found = visited(
-        place, config, questions, [*schedules, *company],
-        pipeline=pipeline, max_tokens=max_tokens, rounds=rounds, say=say,
+        place, config, questions.read(), [*schedules, *company],
+        pipeline=questions.pipeline, max_tokens=questions.max_tokens, rounds=rounds, say=say,
     )  # fmt: skip
-    for trouble in found[schedules[0]][0].troubles:
+    for trouble in found[schedules[0]][0]["troubles"]:
         click.echo(escaped(f"edge: {trouble}"), err=True)
 
     def pace(schedule: Setting) -> float:
-        return float(np.median([visit.per_s for visit in found[schedule]]))
+        return float(np.median([visit["per_s"] for visit in found[schedule]]))
 
-    return LimitProfile(
-        config.memory,
-        [reading(schedule, found[schedule]) for schedule in schedules],
-        [
-            Company(
-                schedule.answers, schedule.generation, pace(alone) / pace(schedule),
-                float(np.median([visit.nbytes for visit in found[schedule]])),
-            )
-            for schedule in company
-        ],
-    )  # fmt: skip
+    return [reading(schedule, found[schedule]) for schedule in schedules], [
+        Company(config.memory, one.answers, one.generation, pace(alone) / pace(one), peak(found[one]))
+        for one in company
+    ]
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
@@ -295,43 +276,38 @@ class Questions:
         return questions
 
 
-rounds_option = click.option(
+questions_options = gathered(
+    "questions",
+    Questions,
+    click.option(
+        "--questions",
+        "file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        required=True,
+        help="File with questions such as yours, one per line; about twenty are enough. The first one warms up.",
+    ),
+    click.option("--llm", metavar="MODEL", help="As for `edge ask`; its writing is measured, too."),
+    click.option("--pipeline", type=click.Choice(list(PIPELINES)), default="plain", show_default=True),
+    click.option(
+        "--max-tokens",
+        type=click.IntRange(1, 4096),
+        default=64,
+        show_default=True,
+        help="Longest answer of a language model.",
+    ),
+    collection_option,
+)
+
+
+@click.command("profile")
+@questions_options
+@click.option(
     "--rounds",
     type=click.IntRange(1, 100),
     default=ROUNDS,
     show_default=True,
     help="Visits of each schedule; each question counts with its median.",
 )
-
-
-def say(text: str) -> None:
-    click.echo(text, err=True)
-
-
-def questions_options(which: str, llm: str) -> Callable[[Command], Command]:
-    return gathered(
-        "questions",
-        Questions,
-        click.option("--questions", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help=which),
-        click.option("--llm", metavar="MODEL", help=llm),
-        click.option("--pipeline", type=click.Choice(list(PIPELINES)), default="plain", show_default=True),
-        click.option(
-            "--max-tokens",
-            type=click.IntRange(1, 4096),
-            default=64,
-            show_default=True,
-            help="Longest answer of a language model.",
-        ),
-        collection_option,
-    )
-
-
-@click.command("profile")
-@questions_options(
-    "File with questions such as yours, one per line; about twenty are enough. The first one warms up.",
-    "As for `edge ask`; its writing is measured, too.",
-)
-@rounds_option
 @click.option(
     "--answers",
     type=click.IntRange(2, 32),
@@ -349,39 +325,46 @@ def profile(questions: Questions, rounds: int, answers: tuple[int, ...], setup: 
     """
     config = setup.config(llm=questions.llm)
     place = locate(questions.collection)
-    asked = questions.read()
     current = conditions(config, questions.pipeline)
     path = profile_path(place, current)
     known = MachineProfile.load(path, current)
-    measured = measure_limit(
-        place, config, asked, pipeline=questions.pipeline, max_tokens=questions.max_tokens, rounds=rounds,
-        answers=sorted(set(answers)), say=say,
+    readings, company = measure_limit(
+        place, config, questions, rounds=rounds, answers=sorted(set(answers)),
+        say=lambda text: click.echo(text, err=True),
     )  # fmt: skip
-    known.limits[measured.limit] = measured
+    known.measured(readings, company)
     known.save(path)
     if as_json:
-        rows = [{name: getattr(row, name) for name in row.__dataclass_fields__} for row in measured.readings]
         click.echo(json.dumps({
-            "limit": measured.limit, "conditions": dict(known.conditions), "origin": "measured", "readings": rows,
-            "company": [asdict(one) for one in measured.company],
+            "limit": config.memory, "conditions": current, "origin": "measured",
+            "readings": list(map(asdict, readings)), "company": list(map(asdict, company)),
         }))  # fmt: skip
         return
-    click.echo(
-        f"{'depth':>6}{'passages':>10}{'embed':>10}{'search':>10}{'rerank':>10}{'write':>10}{'written':>9}{'peak':>10}"
-    )
-    for row in measured.readings:
-        times = "".join(f"{format_duration(s):>10}" for s in (row.embed, row.search, row.rerank, row.write))
-        click.echo(f"{row.depth:>6}{row.passages:>10}{times}{row.written:>9.0%}{format_size(int(row.nbytes)):>10}")
-    for one in measured.company:
+    click.echo("\n".join(table(readings)))
+    for one in company:
         click.echo(
             f"{one.answers} answers at a time, {one.generation}: {one.ratio:.2f} of the time for each, "
             f"{format_size(int(one.nbytes))}"
         )
     click.echo(
-        f"measured with {counted(len(asked) - 1, 'question')} in {counted(rounds, 'round')} under "
-        f"{format_size(measured.limit)}; limits that are known: {len(known.limits)}",
+        f"measured with {counted(readings[0].questions, 'question')} in {counted(rounds, 'round')} under "
+        f"{format_size(config.memory)}; limits that are known: {len(known.limits)}",
         err=True,
     )
+
+
+def table(readings: Sequence[Reading], best: Reading | None = None) -> Iterator[str]:
+    """A line for each reading, with a star before the best one."""
+    yield (
+        f"  {'limit':>9}{'judged':>8}{'passages':>10}{'answer':>10}{'written':>9}{'peak':>10}   "
+        "embed, search, rerank, write"
+    )
+    for p in readings:
+        stages = ", ".join(format_duration(getattr(p, name)) for name in STAGES)
+        yield (
+            f"{'*' if p is best else ' '} {format_size(p.limit):>9}{p.depth:>8}{p.passages:>10}"
+            f"{format_duration(p.seconds):>10}{p.written:>9.0%}{format_size(int(p.nbytes)):>10}   {stages}"
+        )
 
 
 @click.command("here")
@@ -419,17 +402,7 @@ def here(
             "choices": [row(p) for p in found], "chosen": row(best), "command": command(best, pipeline, config.llm),
         }))  # fmt: skip
         return
-    click.echo(
-        f"  {'limit':>9}{'judged':>8}{'passages':>10}{'answer':>10}{'written':>9}{'peak':>10}   "
-        "embed, search, rerank, write"
-    )
-    for p in found:
-        mark = "*" if p is best else " "
-        stages = ", ".join(format_duration(getattr(p, name)) for name in STAGES)
-        click.echo(
-            f"{mark} {format_size(p.limit):>9}{p.depth:>8}{p.passages:>10}{format_duration(p.seconds):>10}"
-            f"{p.written:>9.0%}{format_size(int(p.nbytes)):>10}   {stages}"
-        )
+    click.echo("\n".join(table(found, best)))
     taken = of_stages(best)
     slowest = max(taken, key=lambda name: taken[name])
     click.echo(
@@ -447,7 +420,7 @@ def here(
 def known_profile(config: Config, pipeline: str, collection: Path | None) -> MachineProfile:
     current = conditions(config, pipeline)
     known = MachineProfile.load(profile_path(locate(collection), current), current)
-    if not known.limits:
+    if not known.readings:
         raise InputError(
             "nothing was measured for this collection, pipeline and models on this machine: run "
             "`edge profile --questions FILE`, once for each memory limit that you think of"

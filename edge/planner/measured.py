@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from edge.errors import InputError
 from edge.files.sealed import recall, remember
 from edge.planner.tables import frontier
 
-_FORMAT = 6
+_FORMAT = 7
 _WHAT = "the profile of this machine"
 
 
@@ -73,8 +75,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """What so many answers at a time cost: seconds of each as a `ratio` to single ones, and peak memory."""
+    """What so many answers at a time cost under a memory limit in bytes: seconds of each as a `ratio` to single ones,
+    and peak memory."""
 
+    limit: int
     answers: int
     generation: str
     ratio: float
@@ -86,62 +90,46 @@ class Company:
 
 
 @dataclass(slots=True)
-class LimitProfile:
-    """Readings under one memory limit, in bytes, and those of several answers at a time."""
-
-    limit: int
-    readings: list[Reading] = field(default_factory=list)
-    company: list[Company] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class MachineProfile:
-    """The measurements of a collection on a machine by memory limit in bytes, valid under their conditions alone."""
+    """The measurements of a collection on a machine, by memory limit, valid under their conditions alone."""
 
     conditions: Mapping[str, str]
-    limits: dict[int, LimitProfile] = field(default_factory=dict)
+    readings: list[Reading] = field(default_factory=list)
+    company: list[Company] = field(default_factory=list)
 
     @classmethod
     def load(cls, path: Path, conditions: Mapping[str, str]) -> MachineProfile:
         """The profile at a path if it was measured under these conditions, else an empty one."""
         state = recall(path, _WHAT)
-        profile = cls(dict(conditions))
-        if state.get("format") != _FORMAT or state.get("conditions") != dict(conditions):
-            return profile
-        try:
-            for text, rows in dict(state["limits"]).items():
-                readings, company = [_reading(row) for row in rows["readings"]], map(_company, rows["company"])
-                profile.limits[int(text)] = LimitProfile(int(text), readings, list(company))
-        except (ValueError, TypeError, KeyError, InputError):
-            profile.limits = {}
-        return profile
+        if state.get("format") == _FORMAT and state.get("conditions") == dict(conditions):
+            with suppress(TypeError, KeyError, InputError):
+                readings, company = ([kind(**row) for row in state[name]] for name, kind in _PARTS.items())
+                return cls(dict(conditions), readings, company)
+        return cls(dict(conditions))
 
     def save(self, path: Path) -> None:
         """Stores the profile. If that fails, it is measured again next time."""
-        limits = {
-            str(limit): {name: [asdict(one) for one in getattr(known, name)] for name in ("readings", "company")}
-            for limit, known in self.limits.items()
-        }
-        remember(path, {"format": _FORMAT, "conditions": dict(self.conditions), "limits": limits})
+        parts = {name: [asdict(one) for one in getattr(self, name)] for name in _PARTS}
+        remember(path, {"format": _FORMAT, "conditions": dict(self.conditions), **parts})
+
+    def measured(self, readings: Sequence[Reading], company: Sequence[Company]) -> None:
+        """Puts the measurements of one limit in place of earlier ones."""
+        limit = readings[0].limit
+        self.readings = sorted([*(p for p in self.readings if p.limit != limit), *readings], key=lambda p: p.limit)
+        self.company = [*(one for one in self.company if one.limit != limit), *company]
 
     @property
-    def readings(self) -> list[Reading]:
-        return [reading for _, known in sorted(self.limits.items()) for reading in known.readings]
+    def limits(self) -> list[int]:
+        return sorted({reading.limit for reading in self.readings})
+
+
+_PARTS: Mapping[str, Any] = {"readings": Reading, "company": Company}
 
 
 def unbeaten_choices(found: Sequence[Reading]) -> list[Reading]:
     """The readings that no other one dominates in seconds, bytes, depth and passages together, fastest first."""
     costs = np.array([(p.seconds, p.nbytes, -p.depth, -p.passages) for p in found], dtype=np.float64)
     return [found[row] for row in frontier(costs)] if len(found) else []
-
-
-def _reading(row: Any) -> Reading:
-    counts = (int(row[f.name]) for f in fields(Reading)[:4])
-    return Reading(*counts, *(float(row[f.name]) for f in fields(Reading)[4:]))
-
-
-def _company(row: Any) -> Company:
-    return Company(int(row["answers"]), str(row["generation"]), float(row["ratio"]), float(row["nbytes"]))
 
 
 BUSIEST = 0.9
@@ -204,14 +192,10 @@ class Serving:
 
 def servings(known: MachineProfile, rate: float) -> list[Serving]:
     """Every schedule that keeps up with a rate of requests: each limit with each number of answers measured there."""
-    if not any(limit.company for limit in known.limits.values()):
+    if not known.company:
         raise InputError("nothing was measured as a server: run `edge profile --answers N`")
-    found = [
-        Serving(reading, company, rate)
-        for limit in known.limits.values()
-        for reading in limit.readings
-        for company in limit.company
-    ]
+    pairs = product(known.readings, known.company)
+    found = [Serving(reading, company, rate) for reading, company in pairs if reading.limit == company.limit]
     return [serving for serving in found if serving.busy <= BUSIEST]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -223,6 +224,9 @@ class ParameterChoice:
     load: Load
     rows: int
 
+    def reaches(self, recall: float) -> bool:
+        return self.expected.sure >= recall - _TINY
+
 
 def numbers_of_lists(rows: int, standard: int) -> list[int]:
     """The numbers of lists that are tried: one, powers of two around the square root, and `standard`."""
@@ -275,61 +279,44 @@ def evaluated(sampled: Sampled, costs: StageCosts, dim: int, parameters: Paramet
     return ParameterChoice(parameters, nprobe, expected, costs.seconds(load), nbytes, load, sampled.rows)
 
 
-def better(one: ParameterChoice, other: ParameterChoice | None, goal: Goal) -> bool:
-    """Whether a choice that keeps the goal is better: faster, or of higher recall if none is wanted."""
-    if other is None:
-        return True
-    if goal.recall is None:
-        return (-one.expected.sure, one.seconds) < (-other.expected.sure, other.seconds)
-    return (one.seconds, one.nbytes) < (other.seconds, other.nbytes)
-
-
-def keeps(choice: ParameterChoice, goal: Goal) -> bool:
-    reaches = goal.recall is None or choice.expected.sure >= goal.recall - _TINY
-    return reaches and (goal.seconds is None or choice.seconds <= goal.seconds)
+def tries(
+    sampled: Sampled, costs: StageCosts, dim: int, parameters: Parameters, recall: float | None, longest: float
+) -> Iterator[ParameterChoice]:
+    """Choices with these parameters by the lists probed, up to the fewest that reach a recall if one is wanted. Recall
+    is computed only where exact codes would reach it and earlier stages take no longer than `longest`."""
+    for nprobe in probes(parameters.lists):
+        if recall is not None and sampled.bound(parameters.lists, nprobe) < recall - _TINY:
+            continue
+        if costs.seconds(load_of(sampled, dim, parameters, nprobe, 0.0)) > longest:
+            return
+        yield (choice := evaluated(sampled, costs, dim, parameters, nprobe))
+        if recall is not None and choice.reaches(recall):
+            return
 
 
 def choose(
     sampled: Sampled, costs: StageCosts, dim: int, lists: Sequence[int], goal: Goal, room: int
 ) -> ParameterChoice:
-    """The best parameters whose lists have at most `room` bytes; if none has so few, among those with the fewest.
+    """The best parameters whose lists have at most `room` bytes; if none has so few, among those with the fewest: the
+    fastest of those that reach a wanted recall, or else those of the highest recall."""
 
-    With a wanted recall, those with the fewest lists that reach it are judged by time. Recall is computed only where
-    exact codes would reach it and earlier stages are not too slow already."""
-    tried = within(list(grid(sampled, lists)), sampled.rows, room, strict=goal.nbytes is not None)
+    def order(choice: ParameterChoice) -> tuple[float, float]:
+        return (-choice.expected.sure, choice.seconds) if goal.recall is None else (choice.seconds, choice.nbytes)
+
     best: ParameterChoice | None = None
     nearest: ParameterChoice | None = None
-    for parameters in tried:
-        for nprobe in probes(parameters.lists):
-            if goal.recall is not None and sampled.bound(parameters.lists, nprobe) < goal.recall - _TINY:
-                continue
-            least = costs.seconds(load_of(sampled, dim, parameters, nprobe, 0.0))
-            if goal.seconds is not None and least > goal.seconds:
-                break
-            if goal.recall is not None and best is not None and least > best.seconds:
-                break
-            choice = evaluated(sampled, costs, dim, parameters, nprobe)
+    most = math.inf if goal.seconds is None else goal.seconds
+    for parameters in within(list(grid(sampled, lists)), sampled.rows, room, strict=goal.nbytes is not None):
+        longest = most if best is None or goal.recall is None else min(most, best.seconds)
+        for choice in tries(sampled, costs, dim, parameters, goal.recall, longest):
             if nearest is None or choice.expected.sure > nearest.expected.sure:
                 nearest = choice
-            if keeps(choice, goal):
-                best = choice if better(choice, best, goal) else best
-            if goal.recall is not None and choice.expected.sure >= goal.recall - _TINY:
-                break
+            kept = choice.seconds <= most and (goal.recall is None or choice.reaches(goal.recall))
+            if kept and (best is None or order(choice) < order(best)):
+                best = choice
     if best is None:
         raise InputError(_refusal(goal, nearest))
     return best
-
-
-def least_probed(
-    sampled: Sampled, costs: StageCosts, dim: int, parameters: Parameters, recall: float
-) -> ParameterChoice | None:
-    """The fewest lists with which these parameters surely reach a recall; None if no number of lists does."""
-    for nprobe in probes(parameters.lists):
-        if sampled.bound(parameters.lists, nprobe) >= recall - _TINY:
-            choice = evaluated(sampled, costs, dim, parameters, nprobe)
-            if choice.expected.sure >= recall - _TINY:
-                return choice
-    return None
 
 
 def within(tried: list[Parameters], rows: int, room: int, *, strict: bool) -> list[Parameters]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,11 @@ ONE, TWO, THREE = (Setting(10**9, depth, 4) for depth in (0, 8, 30))
 
 def visit(*seconds: float, search: float = 0.0, nbytes: int = 100) -> Visit:
     stages = {name: [0.0] * len(seconds) for name in (*STAGES, "start")} | {"search": [search] * len(seconds)}
-    return Visit(seconds, stages, [True] * len(seconds), 1.0, nbytes, ())
+    return report(seconds, stages, [True] * len(seconds), nbytes)
+
+
+def report(seconds: Sequence[float], stages: dict[str, list[float]], written: list[bool], nbytes: int = 100) -> Visit:
+    return {"seconds": seconds, "stages": stages, "written": written, "per_s": 1.0, "peak_resident": nbytes}
 
 
 def test_a_disturbed_answer_does_not_count() -> None:
@@ -164,12 +169,10 @@ def test_refused_questions_do_not_count_as_writing() -> None:
         "rerank": [0.2] * 4,
         "start": [1.0, 0.5, 0.5, 0.5],
     }
-    found = reading(TWO, [Visit([3.3, 0.8, 0.8, 0.8], stages, [True, False, False, False], 1.0, 100, ())])
+    found = reading(TWO, [report([3.3, 0.8, 0.8, 0.8], stages, [True, False, False, False])])
     assert (found.questions, found.written, found.write, found.draft, found.start) == (4, 0.25, 3.0, 0.5, 1.0)
     assert found.mean_seconds == pytest.approx((3.3 + 3 * 0.8) / 4)
-    nothing = reading(
-        TWO, [Visit([0.8] * 2, {name: [0.1] * 2 for name in (*STAGES, "start")}, [False] * 2, 1.0, 100, ())]
-    )
+    nothing = reading(TWO, [report([0.8] * 2, {name: [0.1] * 2 for name in (*STAGES, "start")}, [False] * 2)])
     assert (nothing.written, nothing.write) == (0, 0)
 
 
@@ -192,7 +195,7 @@ def test_schedules_are_visited_in_turns_and_in_alternating_order(monkeypatch: py
         say=said.append,
     )  # fmt: skip
     assert [task["depth"] for task in tasks] == [0, 8, 30, 30, 8, 0, 0, 8, 30]
-    assert [each.nbytes for each in found[THREE]] == [3, 4, 9]
+    assert [each["peak_resident"] for each in found[THREE]] == [3, 4, 9]
     assert len(said) == len(set(said)) == 9
     flags = tasks[0]["flags"]
     assert (flags["reranker"], flags["embedder"], flags["llm"], flags["runtime"]) == ("a", "b", "c", "numpy")

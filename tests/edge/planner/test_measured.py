@@ -11,7 +11,6 @@ from edge.errors import InputError
 from edge.planner.measured import (
     BUSIEST,
     Company,
-    LimitProfile,
     MachineProfile,
     Reading,
     Serving,
@@ -32,7 +31,7 @@ def reading(
 
 def profile() -> MachineProfile:
     readings = [reading(0), reading(0, 8, write=0.3), reading(30, rerank=0.4, nbytes=1.9e8)]
-    return MachineProfile(CONDITIONS, {300: LimitProfile(300, readings)})
+    return MachineProfile(CONDITIONS, readings)
 
 
 def test_a_profile_survives_being_kept(tmp_path: Path) -> None:
@@ -40,8 +39,18 @@ def test_a_profile_survives_being_kept(tmp_path: Path) -> None:
     profile().save(path)
     again = MachineProfile.load(path, CONDITIONS)
     assert again == profile()
-    assert MachineProfile.load(path, {**CONDITIONS, "machine": "another"}).limits == {}
-    assert MachineProfile.load(tmp_path / "none.json", CONDITIONS).limits == {}
+    assert MachineProfile.load(path, {**CONDITIONS, "machine": "another"}).readings == []
+    assert MachineProfile.load(tmp_path / "none.json", CONDITIONS).readings == []
+
+
+def test_a_limit_that_is_measured_again_takes_the_place_of_what_was_known() -> None:
+    """Each limit keeps its own numbers of answers."""
+    again = known()
+    again.measured([reading(0, limit=200)], [Company(200, 2, "exact", 1.0, 1e8)])
+    again.measured([reading(9)], [Company(300, 8, "exact", 1.0, 1e8)])
+    assert [(p.limit, p.depth) for p in again.readings] == [(200, 0), (300, 9)]
+    assert again.limits == [200, 300]
+    assert {(one.reading.limit, one.company.answers) for one in servings(again, 1e-9)} == {(200, 2), (300, 8)}
 
 
 def test_a_damaged_profile_is_measured_anew(tmp_path: Path) -> None:
@@ -49,7 +58,7 @@ def test_a_damaged_profile_is_measured_anew(tmp_path: Path) -> None:
     profile().save(path)
     data = path.read_bytes()
     path.write_bytes(data.replace(b"300", b"301", 1))
-    assert MachineProfile.load(path, CONDITIONS).limits == {}
+    assert MachineProfile.load(path, CONDITIONS).readings == []
     assert not path.exists()
 
 
@@ -113,12 +122,12 @@ def timed(*, write: float, start: float, search: float = 0.0) -> Reading:
 @pytest.mark.parametrize("answers", [1, 2, 8])
 @pytest.mark.parametrize(("rate", "start"), [(0.3, 0.5), (0.6, 0.2), (0.6, 0.9), (0.8, 0.5)])
 def test_the_first_text_comes_as_in_a_queue_of_prompts(answers: int, rate: float, start: float) -> None:
-    serving = Serving(timed(write=1.0, start=start), Company(answers, "exact", 1.0, 0.0), rate)
+    serving = Serving(timed(write=1.0, start=start), Company(300, answers, "exact", 1.0, 0.0), rate)
     assert serving.first == pytest.approx(simulated(rate, answers, start, 1 - start), rel=0.12)
 
 
 def test_the_wait_of_equal_answers_in_turn_is_that_of_a_queue_of_equal_jobs() -> None:
-    serving = Serving(timed(search=0.2, write=0.8, start=0.3), Company(1, "exact", 1.0, 0.0), 0.5)
+    serving = Serving(timed(search=0.2, write=0.8, start=0.3), Company(300, 1, "exact", 1.0, 0.0), 0.5)
     assert serving.busy == pytest.approx(0.5)
     assert serving.wait == pytest.approx(0.5 / (2 * (1 - 0.5)))
     assert serving.first == pytest.approx(0.5 + 0.5)
@@ -130,8 +139,8 @@ def known() -> MachineProfile:
         for depth in (0, 30)
         for passages in (2, 8)
     ]
-    company = [Company(1, "exact", 1.0, 2e8), Company(4, "exact", 1.0, 2e8), Company(4, "shared", 0.6, 1.5e8)]
-    return MachineProfile({"machine": "a"}, {300: LimitProfile(300, readings, company)})
+    kinds = [(1, "exact", 1.0, 2e8), (4, "exact", 1.0, 2e8), (4, "shared", 0.6, 1.5e8)]
+    return MachineProfile({"machine": "a"}, readings, [Company(300, *kind) for kind in kinds])
 
 
 def test_the_deepest_schedule_that_keeps_up_is_chosen() -> None:
@@ -154,4 +163,4 @@ def test_the_deepest_schedule_that_keeps_up_is_chosen() -> None:
     with pytest.raises(InputError, match="more memory"):
         best_serving(servings(known(), 0.1), 9.0, 299)
     with pytest.raises(InputError, match="--answers"):
-        servings(MachineProfile({}, {300: LimitProfile(300, known().limits[300].readings)}), 0.1)
+        servings(MachineProfile({}, known().readings), 0.1)
