@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bench.figures import Figure, lower, neither, tabulate
-from bench.options import Names, Output, Rounds, benchmark, stated
+from bench.options import Folder, Names, Output, Rounds, WorkDir, benchmark, stated
 from bench.process import in_turn, measure, say
-from bench.rag_index import LINK, IndexData, IndexLibrary
-from bench.rag_index import opened as opened_index
-from bench.rag_traces import PASSAGES, PIPELINES, ROUNDS, replayed, write_trace
+from bench.rag_index import LINK, IndexLibrary, build
+from bench.rag_traces import PASSAGES, PIPELINES, ROUNDS, cases, write_trace
+from bench.replay import ReplayGenerator
+from bench.vectors import opened_index
 from edge.apps.assistant import pipelines as steps_of
 from edge.apps.assistant.answer import NotInDocuments
 from edge.apps.assistant.steps import Steps
@@ -22,8 +24,10 @@ from edge.apps.verbs.requests import AskOptions
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.devices.cpu import CpuDevice
-from edge.errors import EdgeError
+from edge.errors import EdgeError, InputError
+from edge.ivf.index import IndexOptions
 from edge.link import Lane
+from edge.models.training.corpora import load as corpus_of
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.generation.base import Generator
 from edge.scheduling.predictor import TimePredictor
@@ -55,20 +59,32 @@ def assistant(
     warmup: Annotated[int, "Before them; times are learned and lists cached."] = 4,
     rounds: Rounds = 1,
     pipelines: Annotated[Sequence[str], Names(PIPELINES)] = PIPELINES,
+    data: Annotated[
+        tuple[Folder, ...],
+        "--data",
+        "Judged set in BEIR layout; questions and texts are the first one's, all of them are indexed.",
+    ],
+    rows: Annotated[int, "Vectors; real ones first, then copies."] = 200_000,
+    list_rows: Annotated[int, "Vectors per list that training aims at."] = 256,
+    memory_share: Annotated[float, "Of the index, that lists may take."] = 0.1,
+    work_dir: WorkDir,
     output: Output,
-    data: IndexData,
 ) -> None:
     """Replay pipelines over an index on disk: on-demand retrieval against lookahead, same memory."""
-    made = data.made()
-    asked = made.asked(warmup + questions)
+    corpora = [corpus_of(folder) for folder in data]
+    folder = work_dir / f"rag-{rows}-{list_rows}"
+    made, lists, nbytes = build(folder, corpora, rows, list_rows=list_rows)
+    asked = cases(corpora[0])[: warmup + questions]
+    if len(asked) < warmup + questions:
+        raise InputError(f"{corpora[0].name} has only {len(asked)} questions with company in paragraph and article")
     common = {
-        "folder": str(made.folder), "questions": [case.question for case in asked], "probe_share": probe_share,
-        "list_memory": made.memory, "bandwidth": parse_size(bandwidth),
+        "folder": str(folder), "questions": [case.question for case in asked], "probe_share": probe_share,
+        "list_memory": int(nbytes * memory_share), "bandwidth": parse_size(bandwidth),
         "prefill": prefill, "decode": decode,
     }  # fmt: skip
     results = []
     for pipeline in pipelines:
-        trace = made.folder / f"{pipeline}.jsonl"
+        trace = folder / f"{pipeline}.jsonl"
         write_trace(trace, pipeline, asked)
         task = {**common, "trace": str(trace), "pipeline": pipeline}
         say(pipeline)
@@ -80,9 +96,9 @@ def assistant(
         nprobe = reports["lookahead"][-1]["nprobe"]
         results.append(_row(pipeline, *([report["rows"][warmup:] for report in reports[arm]] for arm in _ARMS)))
     conditions = {
-        **made.conditions(), "list_memory": made.memory,
-        "nprobe": nprobe, "bandwidth": common["bandwidth"], "prefill": prefill, "decode": decode,
-        "questions": questions, "rounds": rounds,
+        "rows": made, "lists": lists, "index_bytes": nbytes, "data": [corpus.name for corpus in corpora],
+        "list_memory": common["list_memory"], "nprobe": nprobe, "bandwidth": common["bandwidth"],
+        "prefill": prefill, "decode": decode, "questions": questions, "rounds": rounds,
     }  # fmt: skip
     result = {"conditions": conditions, "pipelines": results}
     output.put(result, figures(results), stated(conditions))
@@ -150,7 +166,15 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
     with (
         lane,
         Embedder(budget=process) as embedder,
-        opened_index(folder, embedder.dim, process, trace=trace, device=device) as (index, database),
+        opened_index(
+            folder,
+            embedder.dim,
+            process,
+            read_only=True,
+            trace=trace,
+            device=device,
+            options=IndexOptions(codec="flat", flat_limit=0),
+        ) as (index, database),
     ):
         yield IndexLibrary(
             folder, index, database, embedder, share=task["probe_share"], reuse=task["reuse"], trace=trace
@@ -165,7 +189,9 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
             steps = Steps(library, generator, options, pipeline=task["pipeline"], predictor=predictor)
             return answered(library, question, steps)
 
-        replay = replayed(task, task["trace"])
+        replay = ReplayGenerator(
+            Path(task["trace"]), prefill=task["prefill"] or math.inf, decode=task["decode"] or math.inf
+        )
         return {"rows": [ask(question, replay) for question in task["questions"]], "nprobe": library.nprobe}
 
 

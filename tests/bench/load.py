@@ -25,11 +25,11 @@ from typing import Annotated, Any
 
 import click
 import numpy as np
-from making.random_gguf import made_model, words
+from making.random_gguf import words
 from naive.program import EDGE
 
 from bench.figures import Figure, higher, lower, tabulate
-from bench.options import Computing, File, Output, Rounds, Threads, WorkDir, benchmark, stated
+from bench.options import File, Output, Rounds, Threads, WorkDir, benchmark, stated
 from bench.process import TreeWatch, processor, say
 from edge.config import parse_size
 from edge.errors import EdgeError
@@ -305,8 +305,7 @@ def _named(text: str) -> tuple[str, str]:
 @benchmark
 def load(
     *,
-    model: Annotated[File | None, "GGUF file of the language model."] = None,
-    shape: Computing = None,
+    model: Annotated[File, "GGUF file of the language model."],
     rates: Annotated[str, "Arrivals a second, with commas between them."] = "",
     seconds: Annotated[float, "Length of each open load."] = 60.0,
     mix: Annotated[Any, _mix, f"Of {', '.join(KINDS)}."] = "ask=2,search=1",
@@ -336,8 +335,6 @@ def load(
     outside.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
-    if model is None:
-        model = made_model(work_dir, shape or "tiny")
     world = World(topics, documents, length)
     try:
         steps = [float(part) for part in rates.split(",") if part]

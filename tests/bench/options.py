@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -14,7 +14,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import click
-from making.random_gguf import SHAPES
 
 from bench.figures import Figure, aligned
 from bench.run_record import RunRecord
@@ -115,12 +114,6 @@ Base = Annotated[
 Threads = Annotated[int, click.IntRange(1), "Compute threads."]
 Rounds = Annotated[int, click.IntRange(1), "Alternating repetitions (A B A B ...)."]
 Count = Annotated[int, click.IntRange(1)]
-Computing = Annotated[
-    str | None,
-    click.Choice(sorted(SHAPES)),
-    "--compute",
-    "Let llama.cpp compute every token with random weights of this size on this processor, in place of waiting.",
-]
 Precision = Annotated[str, click.Choice(["int8", "fp16", "fp32"])]
 
 
@@ -139,64 +132,32 @@ class Names(click.ParamType):
         return found
 
 
-def numbers(least: int = 1, most: int | None = None) -> Callable[[str], list[int]]:
-    """The type of an option for whole numbers with commas between them."""
-
-    def numbers(text: str) -> list[int]:
-        try:
-            found = [int(part) for part in text.split(",")]
-        except ValueError:
-            raise click.BadParameter(f"whole numbers are written 1,2,4 and not {text!r}") from None
-        if not all(least <= number <= (most or number) for number in found):
-            raise click.BadParameter(f"each number is at least {least}" + (f" and at most {most}" if most else ""))
-        return found
-
-    return numbers
-
-
 def benchmark(function: Callable[..., None]) -> click.Command:
     """The command of a benchmark, named like its function. All parameters are keywords.
 
     A parameter becomes an option with its name, type and default. `Annotated` adds a help text, flags (strings that
     begin with a dash), a type of click, `ARGUMENT` or `Otherwise`. `tuple[X, ...]` may be given several times; of a
-    list, the default is shown with commas. The fields of a dataclass become options in the same way; `Annotated` may
-    give other defaults for some of them. Parameters that decorators below have made options of are left to these.
+    list, the default is shown with commas. Parameters that decorators below have made options of are left to these.
     `output` gets `--json` and `--store`.
     """
     params: list[click.Parameter] = list(reversed(getattr(function, "__click_params__", [])))
     given_below = {param.name for param in params}
-    made: dict[str, type] = {}
     hints = get_type_hints(function, include_extras=True)
     for name, given in signature(function).parameters.items():
-        hint, own = hints[name], {}
-        if is_dataclass(getattr(hint, "__origin__", None)):
-            hint, (own,) = hint.__origin__, hint.__metadata__
-        if hint is Output or name in given_below:
-            continue
-        if not is_dataclass(hint):
-            params.append(_parameter(name, hint, given.default))
-        elif not given_below:
-            assert isinstance(hint, type)
-            made[name] = hint
-            inner = get_type_hints(hint, include_extras=True)
-            for field in fields(hint):
-                default = Parameter.empty if field.default is MISSING else field.default
-                params.append(_parameter(field.name, inner[field.name], own.get(field.name, default)))
+        if hints[name] is not Output and name not in given_below:
+            params.append(_parameter(name, hints[name], given.default))
     params += [
         click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."),
         click.Option(
             ["--store"],
             type=OutputFile(),
             metavar="FILE",
-            help="Store this run here as JSON, for `report` and `compare`. A file of the same command gets another "
-            "round.",
+            help="Store this run here as JSON, for `report`. A file of the same command gets another round.",
         ),
     ]
 
     @wraps(function)
     def call(as_json: bool, store: Path | None, **values: Any) -> None:
-        for name, kind in made.items():
-            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
         function(output=prepared(as_json, store), **values)
 
     return click.Command(function.__name__.replace("_", "-"), callback=call, params=params, help=function.__doc__)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bench.options import Folder, WorkDir
 from bench.process import say
-from bench.rag_traces import Case, cases
 from bench.vectors import opened_index
 from edge.apps.assistant.retrieval import Retrieval, Vectors
 from edge.apps.collection.filters import Filters
@@ -22,10 +18,9 @@ from edge.apps.collection.hits import Hit
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.cache.lookahead import Lookahead
-from edge.errors import InputError
 from edge.ivf.index import IndexOptions, VectorIndex
 from edge.ivf.plan import choose_nprobe
-from edge.models.training.corpora import Corpus, load
+from edge.models.training.corpora import Corpus
 from edge.runtimes.embedder import Embedder
 from edge.text.sentences import sentences
 from edge.trace import Trace
@@ -42,55 +37,6 @@ _COPY_COSINE = 0.9
 
 LINK = "link"
 """The name of the link that lists cross in a replay, with which its counters begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """An index on disk, the judged sets that it was made from (questions and texts are the first one's), and the bytes
-    that lists may take in memory."""
-
-    folder: Path
-    corpora: Sequence[Corpus]
-    rows: int
-    lists: int
-    nbytes: int
-    memory: int
-
-    def conditions(self) -> dict[str, Any]:
-        """The facts about the index that a report names."""
-        return {
-            "rows": self.rows, "lists": self.lists, "index_bytes": self.nbytes,
-            "data": [corpus.name for corpus in self.corpora],
-        }  # fmt: skip
-
-    def asked(self, count: int) -> list[Case]:
-        """The first `count` questions of the first set."""
-        found = cases(self.corpora[0])[:count]
-        if len(found) < count:
-            name = self.corpora[0].name
-            raise InputError(f"{name} has only {len(found)} questions with company in their paragraph and article")
-        return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexData:
-    """The options of a benchmark that makes this index."""
-
-    folders: Annotated[
-        tuple[Folder, ...],
-        "--data",
-        "Judged set in BEIR layout; questions and texts are the first one's, all of them are indexed.",
-    ]
-    rows: Annotated[int, "Vectors; real ones first, then copies."] = 200_000
-    list_rows: Annotated[int, "Vectors per list that training aims at."] = 256
-    memory_share: Annotated[float, "Of the index, that lists may take."] = 0.1
-    work_dir: WorkDir
-
-    def made(self) -> Replayed:
-        corpora = [load(folder) for folder in self.folders]
-        place = self.work_dir / f"rag-{self.rows}-{self.list_rows}"
-        rows, lists, nbytes = build(place, corpora, self.rows, list_rows=self.list_rows)
-        return Replayed(place, corpora, rows, lists, nbytes, int(nbytes * self.memory_share))
 
 
 def build(folder: Path, corpora: Sequence[Corpus], rows: int, *, list_rows: int) -> tuple[int, int, int]:
@@ -120,14 +66,6 @@ def build(folder: Path, corpora: Sequence[Corpus], rows: int, *, list_rows: int)
         with database.read() as db:
             status = index.status(db)
     return status.rows, status.lists, status.nbytes
-
-
-def opened(
-    folder: Path, dim: int, budget: MemoryBudget, **given: Any
-) -> AbstractContextManager[tuple[VectorIndex, Database]]:
-    """Opens an index made by `build`, for searches. `given` are more arguments of `VectorIndex`."""
-    options = IndexOptions(codec="flat", flat_limit=0)
-    return opened_index(folder, dim, budget, read_only=True, options=options, **given)
 
 
 def texts_of(folder: Path) -> list[str]:

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.replay import ReplayGenerator
 from edge.models.training.corpora import Corpus
 from edge.text.sentences import sentences
 
@@ -164,8 +163,3 @@ def _said(text: str, *, passages: int = PASSAGES, doubt: str = "") -> dict[str, 
         cut = [match[0][at : at + size] for at in range(0, len(match[0]), size)]
         pieces += [(part, _DOUBT if unsure else _CERTAIN) for part in cut]
     return {"prompt_tokens": _INSTRUCTIONS + passages * _PASSAGE, "pieces": pieces}
-
-
-def replayed(task: dict[str, Any], trace: str) -> ReplayGenerator:
-    """The generator that replays a trace, as fast as the task's speeds say."""
-    return ReplayGenerator(Path(trace), prefill=task["prefill"] or math.inf, decode=task["decode"] or math.inf)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-import click
 import numpy as np
 import numpy.typing as npt
 
@@ -139,33 +138,6 @@ class RandomModel(GgufFile):
         yield "output_norm.weight", (self.hidden,), "F32", True
         if not self.tied:
             yield "output.weight", (self.hidden, self.vocabulary), self.precision, False
-
-
-SHAPES = {
-    "tiny": RandomModel(vocabulary=4096, context=8192, hidden=128, layers=2, heads=4, ffn=256, tied=True),
-    "0.1b": RandomModel(
-        vocabulary=32_000, context=8192, hidden=768, layers=12, heads=12, kv_heads=4, ffn=2048, precision="Q8_0",
-        tied=True,
-    ),
-    "0.3b": RandomModel(
-        vocabulary=32_000, context=8192, hidden=1024, layers=24, heads=16, kv_heads=4, ffn=2816, precision="Q8_0",
-        tied=True,
-    ),
-    "0.5b": RandomModel(
-        vocabulary=151_936, context=4096, hidden=896, layers=24, heads=14, kv_heads=2, ffn=4864, precision="Q8_0",
-        tied=True,
-    ),
-}  # fmt: skip
-"""Random models of the llama architecture, by their number of parameters. The last one has Qwen2.5-0.5B's sizes."""
-
-
-def made_model(work_dir: Path, shape: str) -> Path:
-    """The file of a model of `SHAPES` in a folder; it is made if it does not exist."""
-    model = work_dir / f"random-{shape}.gguf"
-    if not model.exists():
-        click.echo(f"making {shape} with random weights", err=True)
-        SHAPES[shape].write(model.with_suffix(".part")).replace(model)
-    return model
 
 
 def words(count: int, seed: int = 0) -> str:
