@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,11 @@ from edge.devices.metal import MetalDevice
 from edge.devices.remote import RemoteDevice
 from edge.devices.searchers import SearchersDevice
 from edge.devices.testing import check_device
-from edge.ivf.device import Candidates, Place, SearchRequest
+from edge.devices.webgpu.device import WebGpuDevice
+from edge.errors import CapabilityError
+from edge.ivf.base import CodecSpec
+from edge.ivf.device import Candidates, ListScan, Place, SearchRequest
+from tests.conftest import webgpu
 
 THREE = functools.partial(SearchersDevice, of="cpu+fpga+limited")
 WHOLE = functools.partial(SearchersDevice, of="cpu", count=2, lists="whole")
@@ -46,6 +51,25 @@ def test_cuda_keeps_the_contract_on_the_cpu_of_torch() -> None:
 def test_metal_keeps_the_contract_on_the_cpu_of_mlx() -> None:
     pytest.importorskip("mlx.core")
     check_device(MetalDevice)
+
+
+@pytest.mark.parametrize(
+    ("library", "kind"),
+    [("torch", partial(CudaDevice, on="cpu")), ("mlx.core", MetalDevice), *[("wgpu", WebGpuDevice)] * webgpu()],
+)
+def test_a_codec_that_is_not_known_there_is_refused(library: str, kind: Callable[[MemoryBudget], Any]) -> None:
+    class Other:
+        spec = CodecSpec("rotated", 4, 4)
+
+    pytest.importorskip(library)
+    device = kind(MemoryBudget(1 << 36, baseline=0))
+    buffer = device.allocate(16)
+    scan = ListScan(buffer[:16].reshape(4, 4) if library == "mlx.core" else buffer, 0, 4, None, [0])
+    request = SearchRequest(Other(), np.ones((1, 4), np.float32), [scan], np.arange(4), Candidates.empty(1, 2))  # type: ignore[arg-type]
+    with pytest.raises(CapabilityError, match="flat, sq8, pq and opq, not rotated"):
+        device.search(request)
+    device.free(buffer)
+    device.close()
 
 
 def test_the_example_is_short() -> None:

@@ -14,8 +14,6 @@ from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.metal import MetalDevice
 from edge.errors import CapabilityError
-from edge.ivf.base import CodecSpec
-from edge.ivf.device import Candidates, ListScan, SearchRequest
 from edge.ivf.search import IndexSearcher
 
 mx = pytest.importorskip("mlx.core")
@@ -68,19 +66,6 @@ def test_codes_in_its_own_memory_are_not_copied(monkeypatch: pytest.MonkeyPatch)
     device.free(buffer)
     assert not device._arrays
     device.close()
-
-
-def test_a_codec_that_is_not_known_there_is_refused() -> None:
-    class Other:
-        spec = CodecSpec("rotated", 4, 4)
-
-    device = MetalDevice(MemoryBudget(1 << 36, baseline=0))
-    scan = ListScan(np.zeros((4, 4), np.uint8), 0, 4, None, [0])
-    request = SearchRequest(Other(), np.ones((1, 4), np.float32), [scan], np.arange(4), Candidates.empty(1, 2))  # type: ignore[arg-type]
-    with pytest.raises(CapabilityError, match="flat, sq8, pq and opq, not rotated"):
-        device.search(request)
-    device.close()
-    assert not device.memory.used
 
 
 def test_without_mlx_the_refusal_has_the_line_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:

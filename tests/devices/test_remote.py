@@ -17,6 +17,7 @@ from edge.budget import MemoryBudget
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.limited import LimitedDevice
 from edge.devices.remote import RemoteDevice
+from edge.devices.searchers import SearchersDevice
 from edge.errors import BudgetExceeded, CapabilityError, DeviceLost
 from edge.ivf.device import SearchPlace
 
@@ -37,11 +38,15 @@ def test_results_equal_those_of_the_host(tmp_path: Path, codec: str, kind: Calla
     both.close()
 
 
-def test_what_does_not_fit_there_is_scanned_here(tmp_path: Path) -> None:
-    both = Both(tmp_path, "sq8", cap=20_000)
+@pytest.mark.parametrize(
+    ("kind", "cap"), [(RemoteDevice, 20_000), (partial(SearchersDevice, of="cpu", count=3), 8_000)]
+)
+def test_what_does_not_fit_there_is_scanned_here(tmp_path: Path, kind: Callable[..., SearchPlace], cap: int) -> None:
+    both = Both(tmp_path, "sq8", kind, cap=cap)
     for nprobe in (3, 16, 5):
         both.check(nprobe=nprobe)
-    assert 0 < both.device.memory.used <= 20_000
+    for each in [one.device for one in getattr(both.device, "_searchers", ())] or [both.device]:
+        assert 0 < each.memory.used <= cap
     both.close()
 
 

@@ -30,18 +30,6 @@ def several(count: int, of: str = "cpu", **options: str) -> Callable[..., Search
     return functools.partial(SearchersDevice, of=of, count=count, **options)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_remote_searchers_find_what_the_host_finds(tmp_path: Path, count: int) -> None:
-    both = Both(tmp_path, "sq8", several(count, "remote"), cap=1 << 20)
-    for _ in range(2):
-        both.check()
-    both.check(nprobe=2, allowed=np.sort(both.lists.ids[::7]))
-    found = both.check()
-    assert found.hits > 0
-    assert both.trace.snapshot()["searchers.asked"] > 0
-    both.close()
-
-
 def test_several_remote_searchers_return_what_one_returns(tmp_path: Path) -> None:
     """The merged queues of the coordinator themselves, before the host scores anything again."""
     random = np.random.default_rng(6)
@@ -82,8 +70,10 @@ def test_several_remote_searchers_return_what_one_returns(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("codec", ["flat", "sq8", "pq"])
-@pytest.mark.parametrize(("of", "count", "lists"), [("cpu", 3, "striped"), ("limited+fpga", 2, "striped"),
-                                                    ("cpu", 3, "whole")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("of", "count", "lists"),
+    [("cpu", 3, "striped"), ("remote", 1, "striped"), ("limited+fpga", 2, "striped"), ("cpu", 3, "whole")],
+)
 def test_searchers_of_every_kind_find_what_the_host_finds(
     tmp_path: Path, codec: str, of: str, count: int, lists: str
 ) -> None:
@@ -95,15 +85,6 @@ def test_searchers_of_every_kind_find_what_the_host_finds(
     assert len(place.residency) > 0
     used = [searcher.device.memory.used for searcher in both.device._searchers]
     assert min(used) > 0, "every searcher holds some rows"
-    both.close()
-
-
-def test_what_does_not_fit_the_searchers_is_scanned_here(tmp_path: Path) -> None:
-    both = Both(tmp_path, "sq8", several(3), cap=8_000)
-    for nprobe in (3, 16, 5):
-        both.check(nprobe=nprobe)
-    for searcher in both.device._searchers:
-        assert 0 < searcher.device.memory.used <= 8_000
     both.close()
 
 

@@ -22,8 +22,7 @@ from edge.devices.cuda import device
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.testing import check_device, check_search
-from edge.errors import CapabilityError, CorruptBlock
-from edge.ivf.base import CodecSpec
+from edge.errors import CorruptBlock
 from edge.ivf.device import Candidates, ListScan, SearchRequest
 from edge.ivf.reading import DeviceTier, Reader
 from edge.link import Lane
@@ -81,18 +80,6 @@ def test_a_forgotten_wait_is_a_wrong_result(dropped: tuple[str, str]) -> None:
 
     assert all(best(eager, frozenset()) == [4.0, 20.0] for eager in POLICIES)
     assert any(best(eager, frozenset([dropped])) != [4.0, 20.0] for eager in POLICIES)
-
-
-def test_a_codec_that_is_not_known_there_is_refused() -> None:
-    class Other:
-        spec = CodecSpec("rotated", 4, 4)
-
-    device = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu")
-    scan = ListScan(device.allocate(16), 0, 4, None, [0])
-    request = SearchRequest(Other(), np.ones((1, 4), np.float32), [scan], np.arange(4), Candidates.empty(1, 2))  # type: ignore[arg-type]
-    with pytest.raises(CapabilityError, match="flat, sq8, pq and opq, not rotated"):
-        device.search(request)
-    device.close()
 
 
 def test_a_search_keeps_its_memory_when_lists_fill_the_device() -> None:

@@ -286,18 +286,6 @@ def test_without_wgpu_or_a_driver_the_refusal_has_the_line_that_helps(monkeypatc
         WebGpuDevice(budget())
 
 
-def test_a_codec_that_is_not_known_there_is_refused() -> None:
-    class Other:
-        spec = CodecSpec("rotated", 4, 4)
-
-    device = WebGpuDevice(budget())
-    scan = ListScan(device.allocate(16), 0, 4, None, [0])
-    request = SearchRequest(Other(), np.ones((1, 4), np.float32), [scan], np.arange(4), Candidates.empty(1, 2))  # type: ignore[arg-type]
-    with pytest.raises(CapabilityError, match="flat, sq8, pq and opq, not rotated"):
-        device.search(request)
-    device.close()
-
-
 @pytest.mark.parametrize("cap", [1, 15])
 def test_a_cap_that_holds_no_buffer_is_refused_and_nothing_stays_leased(cap: int) -> None:
     memory = budget()
