@@ -148,7 +148,9 @@ def rag(
         group, stage = bottleneck(problem, best)
         result = {
             "schema": described.to_json(), "device": device, "accelerators": accelerators, "goal": goal,
-            "origins": {name: table.origin for name, table in tables.items()},
+            "origins": {
+                stage.name: "predicted" if stage.kind == "retrieve" else "calibrated" for stage in described.stages()
+            },
             "plans": [plan_json(plan) for plan in found], "chosen": plan_json(best),
             "bottleneck": {"stage": stage, "devices": group.devices}, "sentence": sentence(problem, best),
         }  # fmt: skip
@@ -156,7 +158,7 @@ def rag(
         return
     click.echo("\n".join(table(found, best, _ROWS)))
     click.echo(sentence(problem, best))
-    click.echo(f"Nothing was measured: times are {' and '.join(problem.origins)} from published constants.", err=True)
+    click.echo("Nothing was measured: times are predicted and calibrated from published constants.", err=True)
 
 
 def grid(schema: RagSchema, device: str, accelerators: int) -> dict[str, StageTable]:

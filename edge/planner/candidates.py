@@ -223,10 +223,9 @@ def queue_places(rescore: int, *, exact: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StageCosts:
-    """Seconds of a unit of work in each stage, by the names of `Load.amounts`, and their largest relative error."""
+    """Seconds of a unit of work in each stage, by the names of `Load.amounts`."""
 
     rates: Mapping[str, float]
-    error: float
 
     def seconds(self, load: Load) -> float:
         return sum(self.rates.get(name, 0.0) * amount for name, amount in load.amounts().items())
@@ -238,8 +237,7 @@ class StageCosts:
         work = np.array([[load.amounts().get(name, 0.0) for name in names] for load in loads])
         measured = np.array(seconds)
         rates = _not_negative(work / measured[:, None], np.ones(len(loads)))
-        errors = np.abs(work @ rates / measured - 1)
-        return cls(dict(zip(names, rates.tolist(), strict=True)), float(errors.max()))
+        return cls(dict(zip(names, rates.tolist(), strict=True)))
 
 
 def _not_negative(matrix: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

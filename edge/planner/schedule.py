@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import InputError, RangeError
-from edge.planner.tables import ORIGINS, Costs, Origin, Point, RagSchema, Stage, StageTable, frontier
+from edge.planner.tables import Costs, Point, RagSchema, Stage, StageTable, frontier
 
 _SEQUENCES = 4000
 """Smallest number of sequences that are measured; it is two for each place in the batch if that is more."""
@@ -137,11 +137,6 @@ class Problem:
     memory: float | None = None
     per_server: int = 4
     stalls: Callable[..., float] = stall_factor
-
-    @property
-    def origins(self) -> list[Origin]:
-        used = {table.origin for table in self.tables.values()}
-        return [origin for origin in ORIGINS if origin in used]
 
 
 def cluster_placements(schema: RagSchema) -> list[Placement]:

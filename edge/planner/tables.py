@@ -1,23 +1,20 @@
-"""A pipeline (`RagSchema`), and the cost of its stages: points by devices and batch, with the origin of their numbers.
-Accelerators are modelled by rooflines, and retrieval by the bytes scanned (Jiang's thesis, sections 3.3.3 and 3.4)."""
+"""A pipeline (`RagSchema`), and the cost of its stages: points by devices and batch. Accelerators are modelled by
+rooflines, and retrieval by the bytes scanned (Jiang's thesis, sections 3.3.3 and 3.4)."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from edge.errors import InputError
 
-Origin = Literal["measured", "predicted", "calibrated", "circular"]
-"""The origin of a number: measured, computed, fitted to published results, or to the very result."""
-
-ORIGINS: Sequence[Origin] = ("measured", "predicted", "calibrated", "circular")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,6 @@ class Point:
 class StageTable:
     stage: str
     points: tuple[Point, ...]
-    origin: Origin
 
     def __post_init__(self) -> None:
         if not self.points:
@@ -253,12 +249,13 @@ def modelled_tables(
 ) -> dict[str, StageTable]:
     tables = {}
     for stage in schema.stages():
-        origin: Origin = "calibrated"  # because of the accelerators' efficiency
-        if stage.kind == "retrieve":
-            points, origin = retrieval_points(stage, servers, batches), "predicted"
-        else:
-            points = accelerator_points(stage, chips, batches, device)
-        tables[stage.name] = StageTable(stage.name, tuple(points), origin)
+        retrieves = stage.kind == "retrieve"
+        points = (
+            retrieval_points(stage, servers, batches)
+            if retrieves
+            else accelerator_points(stage, chips, batches, device)
+        )
+        tables[stage.name] = StageTable(stage.name, tuple(points))
     return tables
 
 
@@ -400,12 +397,17 @@ class RagSchema:
             raise InputError(f"the schema is not valid JSON: {error}") from None
         if not isinstance(values, dict):
             raise InputError("the schema is not a JSON object")
-        known = {f.name: str(f.type) for f in fields(cls)}
-        if unknown := sorted(set(values) - set(known)):
-            raise InputError(f"a schema has no field {unknown[0]!r}; its fields are {', '.join(known)}")
         if missing := [name for name in ("name", "llm") if name not in values]:
             raise InputError(f"the schema lacks the field {missing[0]!r}")
-        return cls(**{name: _value(name, known[name], value) for name, value in values.items()})
+        return _made(cls, "a schema", "", values)
+
+
+def _made(cls: Callable[..., Made], what: str, place: str, values: Mapping[str, Any]) -> Made:
+    """An object of a dataclass with the fields of a JSON object."""
+    known = {f.name: str(f.type) for f in fields(cls)}  # type: ignore[arg-type]
+    if unknown := sorted(set(values) - set(known)):
+        raise InputError(f"{what} has no field {unknown[0]!r}; its fields are {', '.join(known)}")
+    return cls(**{name: _value(f"{place}{name}", known[name], value) for name, value in values.items()})
 
 
 def _value(name: str, kind: str, value: Any) -> Any:
@@ -432,15 +434,10 @@ def _model(name: str, value: Any) -> Model:
         return MODELS[value]
     if not isinstance(value, dict):
         raise InputError(f"{name} of the schema is the name of a model or an object with its sizes, not {value!r}")
-    known = {f.name: str(f.type) for f in fields(Model)}
-    if unknown := sorted(set(value) - set(known)):
-        raise InputError(
-            f"{name} of the schema: a model has no field {unknown[0]!r}; its fields are {', '.join(known)}"
-        )
-    given = {"name": name, "layers": 1, "hidden": 1} | value
-    if not given.get("params"):
+    if not value.get("params"):
         raise InputError(f"{name} of the schema lacks the number of its weights (params)")
-    model = Model(**{field: _value(f"{name}.{field}", known[field], given[field]) for field in given})
+    what = f"{name} of the schema: a model"
+    model = _made(Model, what, f"{name}.", {"name": name, "layers": 1, "hidden": 1} | value)
     if min(model.params, model.layers, model.hidden, model.weight_nbytes) <= 0 or model.kv_nbytes < 0:
-        raise InputError(f"{name} of the schema: the sizes of a model are above 0")
+        raise InputError(f"{what} has sizes above 0")
     return model

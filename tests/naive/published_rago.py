@@ -114,12 +114,12 @@ def long_context(*, encode: float = 1.0, baseline: bool = False, decode: float =
     encode, and the decoder has as many devices."""
     schema = PUBLISHED["case-2"]
     costs = {"encode": encode * ENCODE_SECONDS, "prefill": PREFILL_SECONDS, "decode": decode}
-    tables = {"retrieve": StageTable("retrieve", (Point(1, 1, 1e-4, 1e-4),), "predicted")}
+    tables = {"retrieve": StageTable("retrieve", (Point(1, 1, 1e-4, 1e-4),))}
     for name, seconds in costs.items():
         chips = [64] if baseline else [2**i for i in range(8)]
         weights = 0.0 if name == "encode" else MODELS["llama-70b"].nbytes
         points = [Point(c, b, seconds * b / c, seconds * b / c, weights) for c in chips for b in (1, 16, 128)]
-        tables[name] = StageTable(name, tuple(points), "circular")
+        tables[name] = StageTable(name, tuple(points))
     placements = cluster_placements(schema)
     if baseline:
         placements = [groups for groups in placements if len(groups) == 3]

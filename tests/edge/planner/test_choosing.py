@@ -75,7 +75,7 @@ def costs(seed: int) -> StageCosts:
     rates = {"query": 2e-4, "coarse quantizer": 3e-10, "lists": 6e-6, "queue": 2e-8, "rescoring": 2e-6}
     for codec in CODECS:
         rates |= {scan_of(codec): 2e-10 * codec[1] + 1e-8, prepare_of(codec): 2e-5}
-    return StageCosts({name: rate * random.uniform(0.2, 5) for name, rate in rates.items()}, 0.0)
+    return StageCosts({name: rate * random.uniform(0.2, 5) for name, rate in rates.items()})
 
 
 def naive(sampled: Any, rates: StageCosts, goal: Goal, room: int) -> ParameterChoice | None:
@@ -192,9 +192,8 @@ RATES = {
 
 
 def test_rates_are_found_from_the_times_that_they_make() -> None:
-    known = StageCosts(RATES, 0.0)
+    known = StageCosts(RATES)
     found = StageCosts.fitted(loads(), [known.seconds(load) for load in loads()])
-    assert found.error < 1e-6
     for name, rate in RATES.items():
         assert found.rates[name] == pytest.approx(rate, rel=1e-4), name
 
@@ -206,11 +205,11 @@ def test_exact_codes_are_not_scored_again() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_no_rates_above_zero_fit_noisy_times_better(seed: int) -> None:
     random = np.random.default_rng(seed)
-    times = [StageCosts(RATES, 0.0).seconds(load) * random.uniform(0.6, 1.4) for load in loads()]
+    times = [StageCosts(RATES).seconds(load) * random.uniform(0.6, 1.4) for load in loads()]
     found = StageCosts.fitted(loads(), times)
 
     def wrong(rates: dict[str, float]) -> float:
-        costs = StageCosts(rates, 0.0)
+        costs = StageCosts(rates)
         return sum((costs.seconds(load) / time - 1) ** 2 for load, time in zip(loads(), times, strict=True))
 
     best = wrong(dict(found.rates))
@@ -218,9 +217,6 @@ def test_no_rates_above_zero_fit_noisy_times_better(seed: int) -> None:
     for name, rate in found.rates.items():  # the error is convex: where no small step helps, no step does
         for other in (rate * 1.01 + 1e-12, max(0.0, rate * 0.99 - 1e-12)):
             assert wrong({**found.rates, name: other}) >= best * (1 - 1e-9), name
-    assert found.error == pytest.approx(
-        max(abs(found.seconds(load) / time - 1) for load, time in zip(loads(), times, strict=True))
-    )
 
 
 @pytest.mark.parametrize(

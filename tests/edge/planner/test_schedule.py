@@ -63,7 +63,7 @@ def random_problem(seed: int) -> Problem:
                   float(random.integers(0, 9)))
             for d in (1, 2) for b in (1, 2)
         )  # fmt: skip
-        tables[stage.name] = StageTable(stage.name, points, "predicted")
+        tables[stage.name] = StageTable(stage.name, points)
     places = [*cluster_placements(schema)[:2], *one_device(schema)]
     return Problem(schema, tables, places, 8, 14.0, memory=float(random.integers(25, 60)), per_server=1)
 

@@ -70,7 +70,7 @@ LOOPS = {"retrieve": Point(2, 4, 2.0, 1.0, 40.0, 1.0), "prefill": Point(4, 4, 8.
 
 
 def problem(schema: RagSchema = SCHEMA, **limits: float) -> Problem:
-    tables = {name: StageTable(name, (point,), "predicted") for name, point in POINTS.items()}
+    tables = {name: StageTable(name, (point,)) for name, point in POINTS.items()}
     return Problem(schema, tables, [], 20, 100.0, stalls=lambda *_, **__: 1.5, **limits)  # type: ignore[arg-type]
 
 
@@ -147,7 +147,7 @@ def test_models_of_one_name_stand_in_a_group_once() -> None:
 
 
 def test_a_decoder_writes_at_least_as_many_sequences_as_retrieve_together() -> None:
-    table = StageTable("decode", tuple(Point(1, batch, 1.0, 1.0) for batch in (1, 4, 16)), "predicted")
+    table = StageTable("decode", tuple(Point(1, batch, 1.0, 1.0) for batch in (1, 4, 16)))
     looping = replace(problem(), tables={**problem().tables, "decode": table})
     assert [choice.point.batch for choice in choices(looping, STAGES["decode"], 1, 4)] == [4, 16]
     assert [choice.point.batch for choice in choices(looping, STAGES["decode"], 1, 0)] == [1, 4, 16]
@@ -236,9 +236,7 @@ def test_retrieval_by_hand() -> None:
 
 def test_where_the_time_goes_by_hand() -> None:
     """The cheapest point of each stage: devices times interval over batch, and four accelerators a server."""
-    tables = {
-        name: StageTable(name, (point, replace(point, interval=99.0)), "predicted") for name, point in POINTS.items()
-    }
+    tables = {name: StageTable(name, (point, replace(point, interval=99.0))) for name, point in POINTS.items()}
     found = device_seconds(SCHEMA, tables)
     assert found == {
         "rewrite-prefill": 3 * 4 * 4 / 2, "rewrite-decode": 3 * 4 * 8 / 4, "retrieve": 4 * 4 * 2 * 2 / 8,
@@ -255,15 +253,6 @@ def test_points_that_another_one_beats_are_left_out() -> None:
              latency=9.0), replace(best, latency=9.0, working=0.5)]  # fmt: skip
     kept = unbeaten([*worse, *other, best, replace(best, how="again")])
     assert sorted(map(repr, kept)) == sorted(map(repr, [best, *other]))
-
-
-def test_origins_are_those_of_the_tables_in_use() -> None:
-    tables = modelled_tables(PUBLISHED["case-1"], ACCELERATORS["xpu-c"], chips=[1], servers=[16], batches=[1])
-    assert {name: table.origin for name, table in tables.items()} == {
-        "retrieve": "predicted", "prefill": "calibrated", "decode": "calibrated",
-    }  # fmt: skip
-    assert Problem(PUBLISHED["case-1"], tables, [], 1, 1.0).origins == ["predicted", "calibrated"]
-    assert HOST.accelerators == 4
 
 
 def test_an_outcome_is_compared_to_twelve_digits() -> None:
