@@ -4,15 +4,17 @@ onnxruntime and transformers, with the same random weights, tokens and candidate
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from making.synth import synth, synth_checkpoint
 
 from bench.figures import lower, neither, tabulate
+from bench.onnx_export import pad_token
 from bench.options import Names, Output, Precision, Rounds, Threads, WorkDir, benchmark, stated
 from bench.process import drop_page_cache, in_turn, measure, processor, say, timed
+from bench.rerank_peers import SCRIPT
 from bench.texts import documents
 from edge.config import parse_size
 from edge.models.packed import PackedModel
@@ -34,7 +36,7 @@ def rerank_memory(
     precision: Precision = "int8",
     threads: Threads = 2,
     rounds: Rounds = 2,
-    repeats: Annotated[int, "Runs per process (transformers: 1); the last counts."] = 2,
+    repeats: Annotated[int, "Runs per process; the last counts."] = 2,
     systems: Annotated[Sequence[str], Names(_SYSTEMS)] = _SYSTEMS,
     work_dir: WorkDir,
     output: Output,
@@ -47,21 +49,25 @@ def rerank_memory(
     with PackedModel.open(pack) as model:
         tokenizer = PairTokenizer(model.tokenizer_path, model.spec)
         docs = documents(tokenizer, _QUERY, candidates, tokens)
-        head = model.spec.head
-        ids = _token_ids(model.tokenizer_path, [head.no_token, head.yes_token]) if head.kind == "yes-no" else []
     common: dict[str, Any] = {
         "pack": str(pack), "checkpoint": str(checkpoint), "query": _QUERY, "docs": docs, "top_k": top_k,
-        "max_tokens": tokens, "threads": threads, "repeats": repeats, "batch": 4, "answers": ids,
+        "max_tokens": tokens, "threads": threads, "repeats": repeats,
     }  # fmt: skip
     tasks: dict[str, dict[str, Any]] = {
         "streamed": {"system": "edge", "memory": parse_size(memory), "cold": True},
         "resident": {"system": "edge", "memory": parse_size(resident_memory), "cold": False},
         "onnxruntime": {"system": "onnxruntime"},
-        "transformers": {"system": "transformers", "repeats": 1},
     }
 
     def run(name: str) -> dict[str, Any]:
-        return measure(work, common | tasks[name] | {"name": name}, threads=threads)
+        if name != "transformers":
+            return measure(work, common | tasks[name] | {"name": name}, threads=threads)
+        task = {
+            "action": "rerank", "system": name, "name": name, "model": str(checkpoint), "queries": [(_QUERY, docs)],
+            "max_tokens": tokens, "threads": threads, "batch": 4, "longest": 0.0, "pad_token": pad_token(checkpoint),
+        }  # fmt: skip
+        report = measure(SCRIPT, task, threads=threads)
+        return report | _found(report["seconds"], report["answers"][-1], top_k)
 
     reports, _ = in_turn(rounds, systems, run)
     rows = {name: _row(found) for name, found in reports.items()}
@@ -103,24 +109,22 @@ def _row(reports: list[dict[str, Any]]) -> dict[str, Any]:
         "seconds": statistics.median(seconds),
         "all_seconds": seconds,
         "peak_resident": max(report["peak_resident"] for report in reports),
-        "peak_with_files": max((report["peak_with_files"] or 0) for report in reports),
+        "peak_with_files": max((report.get("peak_with_files") or 0) for report in reports),
         "scores": reports[-1]["scores"],
         "stats": reports[-1].get("stats"),
         "cold": reports[-1].get("cold", False),
     }
 
 
-def _token_ids(path: Path, tokens: list[str]) -> list[int]:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(path))
-    return [int(tokenizer.token_to_id(token) or 0) for token in tokens]
+def _found(seconds: Sequence[float], scores: Sequence[float], top_k: int) -> dict[str, Any]:
+    """The report of a peer, which scores all documents."""
+    order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+    return {"seconds": seconds, "scores": {str(i): scores[i] for i in order[:top_k]}}
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """Scores the pairs with the task's `system`. Reports the seconds of each repetition, and the scores."""
-    systems = {"edge": _edge, "onnxruntime": _onnxruntime, "transformers": _transformers}
-    return systems[task["system"]](task)
+    return {"edge": _edge, "onnxruntime": _onnxruntime}[task["system"]](task)
 
 
 def _edge(task: dict[str, Any]) -> dict[str, Any]:
@@ -143,62 +147,6 @@ def _onnxruntime(task: dict[str, Any]) -> dict[str, Any]:
     from bench.plain_onnx import PlainReranker
 
     reranker = PlainReranker(Path(task["pack"]), threads=task["threads"])
-    return _scored(task, lambda: reranker.score(task["query"], task["docs"], task["max_tokens"]))
-
-
-def _scored(task: dict[str, Any], score: Callable[[], list[float]]) -> dict[str, Any]:
-    """The report of a peer, which scores all documents."""
-    found, seconds = timed(lambda _: score(), range(task["repeats"]))
-    order = sorted(range(len(found[-1])), key=lambda i: (-found[-1][i], i))
-    return {"seconds": seconds, "scores": {str(i): found[-1][i] for i in order[: task["top_k"]]}}
-
-
-def _transformers(task: dict[str, Any]) -> dict[str, Any]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
-
-    from edge.models.packed import PackedModel
-    from edge.models.tokenizer import PairTokenizer
-
-    torch.set_num_threads(task["threads"])
-    with PackedModel.open(task["pack"]) as packed:
-        tokenizer = PairTokenizer(packed.tokenizer_path, packed.spec)
-        decoder = packed.spec.layer.causal
-    kind = AutoModelForCausalLM if decoder else AutoModelForSequenceClassification
-    model: Any = kind.from_pretrained(task["checkpoint"], dtype=torch.float32).eval()
-    # Weights stay mapped from their file until they are written to, and mapped pages are not counted. They are copied,
-    # so that all weights are in memory and counted, as with another device, precision or file format.
-    for parameter in model.parameters():
-        parameter.data = parameter.data.clone()
-
-    def score() -> list[float]:
-        batch = tokenizer.encode_pairs(task["query"], task["docs"], task["max_tokens"])
-        scores: list[float] = []
-        with torch.inference_mode():
-            for low in range(0, len(batch), task["batch"]):
-                ids, mask = _padded(batch, low, min(low + task["batch"], len(batch)))
-                tokens, attention = torch.from_numpy(ids), torch.from_numpy(mask)
-                if decoder:
-                    output = model(input_ids=tokens, attention_mask=attention, logits_to_keep=1).logits[:, -1]
-                    scores += torch.softmax(output[:, task["answers"]], dim=1)[:, 1].tolist()
-                else:
-                    scores += torch.sigmoid(model(input_ids=tokens, attention_mask=attention).logits[:, 0]).tolist()
-        return scores
-
-    return _scored(task, score)
-
-
-def _padded(batch: Any, low: int, high: int) -> tuple[Any, Any]:
-    """The token ids and the mask of a batch, [batch, longest]. Batches with a prefix are padded on the left, because
-    decoders read the last token."""
-    import numpy as np
-
-    starts, prefix = batch.starts, batch.prefix
-    rows = [np.concatenate((prefix, batch.tokens[starts[i] : starts[i + 1]])) for i in range(low, high)]
-    longest = max(map(len, rows))
-    ids = np.zeros((len(rows), longest), np.int64)
-    mask = np.zeros_like(ids)
-    for row, tokens in enumerate(rows):
-        place = slice(longest - len(tokens), None) if len(prefix) else slice(0, len(tokens))
-        ids[row, place], mask[row, place] = tokens, 1
-    return ids, mask
+    score = lambda _: reranker.score(task["query"], task["docs"], task["max_tokens"])  # noqa: E731
+    found, seconds = timed(score, range(task["repeats"]))
+    return _found(seconds, found[-1], task["top_k"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +21,6 @@ from edge.kv_cache.tree import AGAIN
 
 SYSTEM = segment("system", 10)
 A, B, C, D = (segment(name, 20) for name in "abcd")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_waiting_for_the_disk() -> Iterator[None]:
-    """Other tests check the files after a kill."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
 
 
 def test_a_request_finds_what_earlier_ones_left() -> None:

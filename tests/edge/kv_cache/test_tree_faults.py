@@ -6,7 +6,7 @@ import os
 import random
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -196,14 +196,6 @@ event = st.one_of(
     st.tuples(st.just("reopen"), st.booleans()),
     st.tuples(st.just("damage"), st.integers(0, 10**6), st.sampled_from(["flip", "cut", "gone", "grow"])),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_waiting_for_the_disk() -> Iterator[None]:
-    """Other tests check the files after a kill."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
 
 
 def damage(folder: Path, place: int, how: str) -> None:
