@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
 import pytest
-from naive.program import output_of
 
 from bench.banks import Banks, EmbeddingTable, placed
-from bench.command import bench
 from edge.errors import InputError
 
 
@@ -72,14 +69,6 @@ def test_capacity_is_kept_and_what_does_not_fit_is_refused() -> None:
         placed([*tables, tables[0]], banks)
     with pytest.raises(InputError):
         placed([], banks)
-
-
-def test_the_benchmark_joins_tables() -> None:
-    report = json.loads(output_of(bench, "banks", "--near", "1", "--json"))
-    plain, joined = report["each by itself"], report["joined in pairs"]
-    assert (plain["rounds"], joined["rounds"]) == (2, 1)
-    assert joined["seconds"] < plain["seconds"]
-    assert joined["nbytes"] > plain["nbytes"]
 
 
 def test_accesses_take_what_table_8_5_says() -> None:

@@ -85,16 +85,36 @@ def test_a_device_is_written_with_its_options() -> None:
     device.close()
 
 
+WRONG = [
+    "limited:cap", "limited:cap=", "limited:=3", "limited:cap=much", "limited:color=red", "limited:latency=long",
+    "limited:latency=-1", "limited:scan=0", "limited:scan=fast", "limited:depth=0", "limited:depth=two",
+    "limited:depth=1.5", "cpu:cap=3", "limited:latency=nan", "limited:latency=inf", "fpga:latency=1e9",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "text",
-    ["limited:cap", "limited:cap=", "limited:=3", "limited:cap=much", "limited:color=red", "limited:latency=long",
-     "limited:latency=-1", "limited:scan=0", "limited:scan=fast", "limited:depth=0",
-     "limited:depth=two", "limited:depth=1.5", "cpu:cap=3",
-     "limited:latency=nan", "limited:latency=inf", "fpga:latency=1e9"],
-)  # fmt: skip
-def test_options_that_a_device_does_not_have_are_refused(text: str) -> None:
+    ("text", "kind", "says"),
+    [
+        *((text, ConfigError, None) for text in WRONG),
+        ("fpga:units=12", ConfigError, "power of two"),
+        ("fpga:units=0", ConfigError, "whole number"),
+        ("fpga:results=many", ConfigError, "whole number"),
+        ("fpga:simulate=maybe", ConfigError, "yes"),
+        ("searchers:count=0", ConfigError, "from 1 to 64"),
+        ("searchers:count=few", ConfigError, "from 1 to 64"),
+        ("searchers:of=cpu,lists=halved", ConfigError, "striped or whole"),
+        ("searchers:of=cpu,confidence=high", ConfigError, "is a number"),
+        ("searchers:of=cpu,confidence=1.5", ConfigError, "from 1e-06 to 0.99"),
+        ("searchers:of=cpu,lists=whole,confidence=0.9", ConfigError, "dealt evenly"),
+        ("searchers:of=cpu+abacus", CapabilityError, "there is no device 'abacus'"),
+        ("searchers:of=searchers", ConfigError, "no searchers"),
+        ("searchers:of=cpu,color=red", ConfigError, "color"),
+        ("searchers:of=cpu,count=4,cap=30GB", BudgetExceeded, "limited"),
+    ],
+)
+def test_what_cannot_be_opened_is_refused_and_holds_nothing(text: str, kind: type[Exception], says: str | None) -> None:
     ledger = budget()
-    with pytest.raises(ConfigError):
+    with pytest.raises(kind, match=says):
         open_device(text, ledger)
     assert ledger.used == 0
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from edge.config import Config
+from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Reranker
 
@@ -50,7 +51,6 @@ def ranks_as_the_reference(
     with reference(path, tuning) as naive:
         expected = scores_of(naive, docs, threshold="inf")
     with on_device(path, tuning) as reranker:
-        assert reranker.engine.place.memory is not reranker.budget
         found = scores_of(reranker, docs, threshold="inf")
         assert found == scores_of(reranker, docs, threshold="inf")
         assert held(reranker.engine.place) <= reranker.engine.place.memory.limit
@@ -70,3 +70,11 @@ def prunes_as_the_reference(on_device: OnDevice, path: Path, tuning: Tuning) -> 
     assert expected.stats.evaluations < expected.stats.evaluations_full, "somebody must be pruned"
     assert found.stats.evaluations == expected.stats.evaluations
     assert [r.index for r in found.results] == [r.index for r in expected.results]
+
+
+def embeds_as_the_reference(path: Path, tuning: Tuning, tolerance: float, **device: Any) -> None:
+    texts, found = documents(), []
+    for flags, own in (({"runtime": "numpy"}, Tuning()), (device, tuning)):
+        with Embedder(str(path), config=config(**flags), tuning=own, max_tokens=60) as embedder:
+            found.append(embedder.embed(texts))
+    assert np.abs(found[1] - found[0]).max() < tolerance

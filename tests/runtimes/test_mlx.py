@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from making.device_ranking import OFFLOADED, RESIDENT, config, ranks_as_the_reference
 from making.synth import synth
 from naive.kernels import TwinContract
 
 from edge.budget import MemoryBudget
-from edge.config import Config
 from edge.errors import CapabilityError, ConfigError
 from edge.link import Lane
 from edge.models.spec import LayerSpec
@@ -88,25 +88,18 @@ def test_a_layer_is_bound_without_a_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-@pytest.mark.parametrize("tuning", [Tuning(chunk_tokens=60), Tuning(chunk_tokens=60, buffers=2, offload=True)])
-def test_the_device_ranks_as_the_reference_does(tmp_path: Path, precision: str, tuning: Tuning) -> None:
+@pytest.mark.parametrize("tuning", [RESIDENT, OFFLOADED], ids=["resident", "offloaded"])
+def test_the_device_ranks_as_the_reference_does(pack: Any, precision: str, tuning: Tuning) -> None:
     pytest.importorskip("mlx.core")
-    path = tmp_path / "pack"
-    synth("tiny-bert", path, precision).close()  # type: ignore[arg-type]
-    docs = [" ".join(f"word{(i * j) % 50}" for j in range(1, 2 + i % 6)) for i in range(12)]
-    scores = []
-    for flags in ({"runtime": "numpy"}, {"device": "metal"}):
-        config = Config.load(flags={"memory": "40GB", "threads": 1, **flags})
-        with Reranker(str(path), config=config, tuning=tuning) as reranker:
-            for _ in range(2):  # buffers of the window are used again
-                found = {r.index: r.score for r in reranker.rank("which river floods", docs, threshold="inf")}
-            scores.append(found)
-    tolerance = {"fp32": 1e-5, "fp16": 1e-3, "int8": 0.03}[precision]
-    assert max(abs(scores[0][i] - scores[1][i]) for i in scores[0]) < tolerance
+
+    def on_device(path: Path, tuning: Tuning) -> Reranker:
+        return Reranker(str(path), config=config(device="metal"), tuning=tuning, max_tokens=250)
+
+    ranks_as_the_reference(on_device, pack("tiny-bert", precision), tuning, precision, 1e-5)
 
 
 def test_it_has_no_memory_of_its_own_to_limit(tmp_path: Path) -> None:
     pytest.importorskip("mlx.core")
-    config = Config.load(flags={"device": "metal", "device_memory": "2GB"})
+    given = config(device="metal", device_memory="2GB")
     with synth("tiny-bert", tmp_path / "pack") as model, pytest.raises(ConfigError, match="metal cannot be used"):
-        runtime_for(chosen_runtime(config), model.spec.layer)
+        runtime_for(chosen_runtime(given), model.spec.layer)

@@ -164,22 +164,6 @@ def test_states_equal_those_of_each_sequence_alone(
         rig.close()
 
 
-@pytest.mark.parametrize("buffers", range(2, LAYERS + 1))
-@pytest.mark.parametrize("chunk_tokens", [1, 6, 100])
-def test_every_layer_is_read_at_most_once_per_request(buffers: int, chunk_tokens: int) -> None:
-    rig = Rig([3, 2, 2, 1], buffers, chunk_tokens, None)
-    rig.run(Watcher({}))
-    assert sorted(block.index for block in rig.source.reads) == list(range(LAYERS))
-    rig.source.reads.clear()
-    rig.run(Watcher({}))
-    assert sorted(block.index for block in rig.source.reads) == list(range(rig.window.pinned, LAYERS))
-    rig.source.reads.clear()
-    rig.run(Watcher({1: set()}))
-    reads = [block.index for block in rig.source.reads]
-    assert len(set(reads)) == len(reads) <= 3, "the layer that ran and the two that were to follow"
-    rig.close()
-
-
 def test_nobody_to_forward_is_no_error() -> None:
     rig = Rig([], 2, 4, None)
     watcher = Watcher({})

@@ -367,23 +367,6 @@ def test_giving_way_takes_the_end_of_the_prefix_not_what_is_needed_next(rigs: li
     assert rig.reads() == [3, 4, 5, 6, 7, 8, 9]
 
 
-def test_giving_way_between_passes_and_down_to_two_buffers(rigs: list[WindowRig]) -> None:
-    rigs.append(rig := WindowRig(5, 5))
-    rig.run()
-    rig.reads()
-    taken = []
-    for buffers in (4, 3, 2):
-        taken.append(rig.budget.reserve("other", SIZE))
-        assert rig.window.buffers == buffers
-        rig.run()
-        rig.check()
-    with pytest.raises(BudgetExceeded):
-        rig.budget.reserve("other", 1)
-    rig.reads()
-    rig.run()
-    assert rig.reads() == [0, 1, 2, 3, 4]
-
-
 def test_a_window_whose_lane_is_busy_can_still_give_way(rigs: list[WindowRig]) -> None:
     """Buffers that a queued transfer was to fill are given back without waiting for the disk."""
     rigs.append(rig := WindowRig(6, 6))

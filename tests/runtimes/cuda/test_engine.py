@@ -17,6 +17,7 @@ from making.device_ranking import (
     STREAMED,
     config,
     documents,
+    embeds_as_the_reference,
     prunes_as_the_reference,
     ranks_as_the_reference,
     scores_of,
@@ -28,7 +29,6 @@ from edge.errors import BudgetExceeded, CapabilityError, ConfigError, CorruptBlo
 from edge.runtimes.base import chosen_runtime
 from edge.runtimes.cuda import tokens
 from edge.runtimes.cuda.runtime import CudaRuntime
-from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Tuning
 from edge.runtimes.needs import LEAST_ROWS
 from edge.runtimes.reranker import Reranker
@@ -53,12 +53,7 @@ def test_ranks_as_the_reference_does(pack: Any, shape: str, precision: str, tuni
 
 @pytest.mark.parametrize("shape", ["tiny-bert-embedder", "tiny-qwen3-embedder"])
 def test_embeds_as_the_reference_does(pack: Any, shape: str) -> None:
-    path, texts = pack(shape), documents()
-    with Embedder(str(path), config=config(runtime="numpy"), max_tokens=60) as reference:
-        expected = reference.embed(texts)
-    device = config(device="cuda:on=cpu", device_memory="32MB")
-    with Embedder(str(path), config=device, tuning=OFFLOADED, max_tokens=60) as embedder:
-        assert np.abs(embedder.embed(texts) - expected).max() < 1e-5
+    embeds_as_the_reference(pack(shape), OFFLOADED, 1e-5, device="cuda:on=cpu", device_memory="32MB")
 
 
 @pytest.mark.parametrize("tuning", [RESIDENT, OFFLOADED], ids=["resident", "offloaded"])
@@ -189,6 +184,7 @@ def test_rows_of_tokens_stay_on_the_device(
 
 def test_two_models_share_the_memory_of_one_card(pack: Any) -> None:
     with on_device(pack("tiny-bert"), RESIDENT) as first, on_device(pack("tiny-qwen3"), RESIDENT) as second:
+        assert first.engine.place.memory is not first.budget
         assert first.engine.place.memory is second.engine.place.memory
         assert scores_of(first, documents())
         assert scores_of(second, documents())

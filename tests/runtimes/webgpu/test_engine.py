@@ -14,6 +14,7 @@ from making.device_ranking import (
     STREAMED,
     config,
     documents,
+    embeds_as_the_reference,
     prunes_as_the_reference,
     ranks_as_the_reference,
     scores_of,
@@ -23,7 +24,6 @@ from naive.kernels import TwinContract
 from edge.errors import BudgetExceeded, CapabilityError, DeviceLost
 from edge.models.spec import LayerSpec, Precision
 from edge.runtimes.base import chosen_runtime
-from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Reranker
 from edge.runtimes.webgpu.runtime import SHADER, WebGpuRuntime
@@ -57,12 +57,7 @@ def test_scores_do_not_depend_on_chunks(pack: Any, chunk_tokens: int) -> None:
 
 @WAYS
 def test_embeds_as_the_reference_does(pack: Any, tuning: Tuning) -> None:
-    path, texts = pack("tiny-bert-embedder"), documents()
-    with Embedder(str(path), config=config(runtime="numpy"), max_tokens=60) as reference:
-        expected = reference.embed(texts)
-    device = config(device="webgpu", device_memory="32MB")
-    with Embedder(str(path), config=device, tuning=tuning, max_tokens=60) as embedder:
-        assert np.abs(embedder.embed(texts) - expected).max() < 1e-4
+    embeds_as_the_reference(pack("tiny-bert-embedder"), tuning, 1e-4, device="webgpu", device_memory="32MB")
 
 
 @WAYS
@@ -73,6 +68,7 @@ def test_prunes_as_the_reference_does(pack: Any, tuning: Tuning) -> None:
 def test_everything_is_given_back(pack: Any) -> None:
     with on_device(pack("tiny-bert"), STREAMED) as reranker:
         scores_of(reranker, documents())
+        assert reranker.engine.place.memory is not reranker.budget
         card, budget = reranker.engine.place.device.card, reranker.budget
     assert not {owner: n for owner, n in budget.holders().items() if "webgpu" in owner and n}
     assert card.held == 16, "only what the card waits with"
