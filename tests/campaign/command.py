@@ -127,15 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupted = False
     try:
         run(
-            chosen,
-            place,
-            seed=options.seed,
-            cases=options.cases,
-            deadline=deadline,
-            only=options.case,
-            match=options.match,
-            tallies=tallies,
-        )
+            chosen, place, seed=options.seed, cases=options.cases, deadline=deadline, only=options.case,
+            match=options.match, tallies=tallies,
+        )  # fmt: skip
     except KeyboardInterrupt:  # the findings until then are reported
         print("the campaign ends here", file=sys.stderr)
         interrupted = True

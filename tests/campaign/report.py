@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from campaign.base import Outcome
 
-_UNEXPECTED = ("Traceback", "Fatal Python error", "Segmentation fault", "panicked at", "unexpected error")
 MOST_FAILURES = 200
 """Failures of a class that are kept in the report; all are counted."""
 
@@ -25,9 +24,6 @@ class Tally:
     operations: int = 0
     seconds: float = 0.0
     refused: int = 0
-    excesses: int = 0
-    errors: int = 0
-    losses: int = 0
     closest: float = 0.0
     failures: list[str] = field(default_factory=list)
 
@@ -43,9 +39,6 @@ class Tally:
             self.refused += outcome.refused
             return
         self.failed += 1
-        self.excesses += "times the limit" in outcome.line
-        self.errors += any(sign in outcome.line for sign in _UNEXPECTED)
-        self.losses += "lost" in outcome.line
         if len(self.failures) < MOST_FAILURES:
             self.failures.append(f"FAILED {self.name} case {number}: {label}: {outcome.line}")
 
@@ -53,7 +46,7 @@ class Tally:
 def table(tallies: Iterable[Tally]) -> str:
     """The counts per class, and below them the cases that failed."""
     rows = list(tallies)
-    names = ("tried", "held", "refused", "failed", "excesses", "errors", "losses", "operations", "seconds")
+    names = ("tried", "held", "refused", "failed", "operations", "seconds")
     lines = [f"{'class':18}" + "".join(f" {name:>10}" for name in names) + f" {'of limit':>10}"]
     total = Tally("all", "")
     for name in names:
