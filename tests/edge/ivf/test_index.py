@@ -191,15 +191,6 @@ def test_growing_from_nothing_to_many_lists_and_back(rig: IndexRig) -> None:
     assert rig.files() == []
 
 
-def test_an_id_replaced_again_and_again_is_there_once(rig: IndexRig) -> None:
-    rig.add(range(100), mixture(100, rig.dim))
-    for turn in range(6):
-        rig.add(range(0, 100, 3), mixture(34, rig.dim, seed=turn + 1))
-        rig.check()
-        rig.maintain(full=turn == 3)
-        rig.check()
-
-
 def test_what_is_rolled_back_was_never_there(rig: IndexRig) -> None:
     rig.add(range(100), mixture(100, rig.dim))
     rig.maintain()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, ConfigError, InputError
 from edge.ivf.base import MAINTENANCE_NBYTES, IndexOptions
 from edge.ivf.index import VectorIndex
-from edge.ivf.maintenance import retraining
 
 
 @pytest.fixture
@@ -173,31 +171,3 @@ def test_what_is_cleared_is_forgotten_and_can_have_another_width(rig: IndexRig) 
     other.close()
     with pytest.raises(InputError, match="write transaction"):
         rig.index.clear(rig.database.connect())
-
-
-@pytest.mark.parametrize("held", [1, 500, 10**6])
-def test_rows_come_out_of_runs_by_list_and_else_as_they_went_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
-) -> None:
-    """Also those of a list that is larger than the memory. Nothing is left of the scratch file."""
-    random = np.random.default_rng(3)
-    count = 3 * min(held, 1000) + 17
-    lists = np.where(random.random(count) < 0.4, 5, random.integers(0, 30, count)).astype(np.int32)
-    vectors = mixture(count, 8)
-    written: list[tuple[np.ndarray, ...]] = []
-
-    def append(writer: object, codec: object, *rows: np.ndarray) -> None:
-        order = np.argsort(rows[0], kind="stable")
-        written.append(tuple(each[order] for each in rows))
-
-    monkeypatch.setattr(retraining, "append_by_list", append)
-    writer: Any = None
-    with retraining.Runs(tmp_path, 8, 31, 2 * held * (4 + 8 + 4 * 8)) as runs:
-        for start in range(0, count, 400):
-            some = slice(start, start + 400)
-            runs.add(lists[some], np.arange(count)[some], vectors[some])
-        assert list(runs.drain(writer, writer))[-1] == count
-    order = np.argsort(lists, kind="stable")
-    for found, expected in zip(zip(*written, strict=True), (lists, np.arange(count), vectors), strict=True):
-        np.testing.assert_array_equal(np.concatenate(found), expected[order])
-    assert not list(tmp_path.iterdir())

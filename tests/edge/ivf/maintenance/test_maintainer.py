@@ -318,6 +318,7 @@ RECORD = 4 + 8 + 4 * DIM
     seed=st.integers(0, 99),
 )
 def test_sorted_by_list_in_any_room(lists: list[int], room: int, seed: int) -> None:
+    """Also a list that is larger than the room. The rows of a list come as they went in."""
     random = np.random.default_rng(seed)
     numbers = np.array(lists, np.int32)
     ids = random.permutation(len(lists)).astype(np.int64)
@@ -331,7 +332,9 @@ def test_sorted_by_list_in_any_room(lists: list[int], room: int, seed: int) -> N
                 runs.add(numbers[cut], ids[cut], vectors[cut])
             written = list(runs.drain(writer, FaissCodecs().open(SPEC)))
             assert written[-1] == len(lists)
-            assert written == sorted(written)
+            # A step takes half the room, or a list that is larger.
+            most = max(room // 2, int(np.bincount(numbers).max()), 1)
+            assert all(0 <= step <= most for step in np.diff([0, *written]))
             entry = writer.finish()
         assert [path.name for path in folder.iterdir()] == [entry.name]
         segment = IndexSegment(folder, entry, SPEC, ledger)
@@ -342,6 +345,7 @@ def test_sorted_by_list_in_any_room(lists: list[int], room: int, seed: int) -> N
             for number, vector in zip(block.ids.tolist(), block.vectors, strict=True):
                 got[number] = (block.list, vector.tolist())
         assert order == sorted(order)
+        assert list(got) == ids[np.argsort(numbers, kind="stable")].tolist()
         assert got == {
             number: (row, vector.tolist()) for number, row, vector in zip(ids.tolist(), lists, vectors, strict=True)
         }
