@@ -414,6 +414,13 @@ def test_where_all_keep_the_deadline_nothing_is_examined(placed: Placed) -> None
     assert placed.placed.share is None
 
 
+def test_the_log_has_a_bound_in_bytes(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "_LOG_NBYTES", 40)
+    for number in range(20):
+        placed.ask(number % 4)
+    assert 0 < sum(one.lists.nbytes for one in placed.placed._log) <= 40
+
+
 def test_without_a_deadline_nothing_is_logged(tmp_path: Path, small_process: None) -> None:
     rig = Rig(tmp_path, gridded(100, 8))
     assert rig.searcher.placement is None
