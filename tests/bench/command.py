@@ -19,6 +19,7 @@ _MODULES = {
     "load": "load",
     "manuals": "manuals",
     "memory": "memory",
+    "memory-relevance": "memory_relevance",
     "overhead": "overhead",
     "placement": "placement",
     "report": "run_record",
