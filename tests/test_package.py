@@ -13,7 +13,7 @@ from naive.program import environment_of, write_tiny_models
 
 import edge
 from edge.apps.bench.worker import run_worker
-from edge.apps.cluster import ray_places
+from edge.apps.cluster import places
 from edge.apps.commands.smallest import smallest_limits
 from edge.apps.console import PYTHON
 from edge.apps.documents.process import WorkerProcess
@@ -77,7 +77,7 @@ def server(folder: Path) -> None:
 
 def ray_node(folder: Path) -> None:
     # Ray refuses this name, so nothing stays.
-    ray_places.start_node("127.0.0.1:1", place="CPU", listen="127.0.0.1", port=0, nbytes=80 << 20)
+    places.start_node("127.0.0.1:1", place="CPU", listen="127.0.0.1", port=0, nbytes=80 << 20)
 
 
 STARTS: dict[str, Callable[[Path], object]] = {
@@ -107,7 +107,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(name, value)
     for name, value in {"PIP_NO_INDEX": "1", "EDGE_TEST_MARK": str(tmp_path / "mark"), "EDGE_SERVER": "auto"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(ray_places, "_answers", lambda head: True)
+    monkeypatch.setattr(places, "_answers", lambda head: True)
     monkeypatch.chdir(place)
     return tmp_path / "mark"
 
