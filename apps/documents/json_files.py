@@ -123,13 +123,13 @@ def _record(path: tuple[Key, ...]) -> tuple[Key, ...]:
 
 def _block(record: Sequence[Leaf], path: tuple[str, ...], kind: str) -> Block:
     """All keys are named, because a passage of several blocks has only the path they share."""
-    lines = []
+    texts = []
     for leaf in record:
         name = _path(leaf.path)
         value = " ".join(leaf.value.split())
-        lines.append((f"{name}: {value}" if name else value, leaf.line))
-    block = Block.of(lines, kind, path)
-    return replace(block, text=block.text.rstrip())
+        texts.append(f"{name}: {value}" if name else value)
+    numbers = tuple(leaf.line for leaf in record)
+    return Block("\n".join(texts).rstrip(), numbers[0], numbers[-1], kind=kind, path=path, lines=numbers)
 
 
 def _path(keys: Sequence[Key]) -> str:
