@@ -4,7 +4,6 @@ progress, troubles, reports of unexpected errors; and its filter."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import sys
@@ -218,6 +217,8 @@ def say(text: str) -> None:
 
 def print_erasure(report: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
+        import json  # `edge --version` does without it
+
         click.echo(json.dumps(report, ensure_ascii=False))
         return
     click.echo(f"erased: {', '.join(f'{count:,} {what}' for what, count in report['erased'].items())}")
