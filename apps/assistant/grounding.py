@@ -188,7 +188,8 @@ class Grounding:
         cited = [number for number in cited if 1 <= number <= len(self._passages)]
         given = [(number, self._passages[number - 1]) for number in cited] or list(enumerate(self._passages, 1))
         sources = [source for _, source in given]
-        judge = None if self._copied else self._judge  # what is copied is about the passages
+        # What is copied is about the passages, and code is shown as it is.
+        judge = None if self._copied or _FENCE in sentence else self._judge
         facts = missing(MARK.sub("", sentence), self._question, sources, self._passages, judge)
         facts = facts or (list(words) if _rambles(sentence) else [])
         best = self._judge.best() if self._judge is not None and (self._copied or facts) else None
