@@ -27,27 +27,27 @@ class RunStats:
     ones stay between passes. `stall_s`: computation waited for the disk, `hidden_s`: it overlapped. `requests` shared
     the pass; the disk's figures are for all."""
 
-    sequences: int
-    tokens: int
-    longest: int
-    query_cut: bool
-    prefix_tokens: int
-    seconds: float
-    layers_run: int
-    layers: int
-    evaluations: int
-    evaluations_full: int
-    chunk_tokens: int
-    offloaded: bool
-    buffers: int
-    pinned: int
-    lane_bytes: int
-    stall_s: float
-    hidden_s: float
-    row_hits: int
-    row_misses: int
-    peak_resident: int
-    limit: int
+    sequences: int = 0
+    tokens: int = 0
+    longest: int = 0
+    query_cut: bool = False
+    prefix_tokens: int = 0
+    seconds: float = 0.0
+    layers_run: int = 0
+    layers: int = 0
+    evaluations: int = 0
+    evaluations_full: int = 0
+    chunk_tokens: int = 0
+    offloaded: bool = False
+    buffers: int = 0
+    pinned: int = 0
+    lane_bytes: int = 0
+    stall_s: float = 0.0
+    hidden_s: float = 0.0
+    row_hits: int = 0
+    row_misses: int = 0
+    peak_resident: int = 0
+    limit: int = 0
     requests: int = 1
 
     def plus(self, more: RunStats) -> RunStats:

@@ -25,7 +25,17 @@ from edge.resident import Closing
 from edge.runtimes.engine import Tuning, open_engine, opened_model
 from edge.runtimes.passes import Job, RunStats
 from edge.runtimes.reader import Span, SpanReader, Units
-from edge.runtimes.scoring import CandidatePool, LayerReport, Pruning, PruningObserver, Scorer, Watch
+from edge.runtimes.scoring import (
+    CandidatePool,
+    Known,
+    LackingLogits,
+    LayerReport,
+    Pruning,
+    PruningObserver,
+    Scorer,
+    Watch,
+)
+from edge.runtimes.seen_pairs import SeenPairs
 from edge.streaming.pruning import BoundedPruning, Mode, ProgressivePruning
 from edge.trace import Trace
 
@@ -120,6 +130,8 @@ class Reranker(Closing):
             )
         self.budget = self.engine.budget
         self._scorer = Scorer(self.model.spec, self.engine.head, self.calibration)
+        pairs = self.engine.tuning.pairs
+        self._seen = SeenPairs(self.model.spec.layers, pairs) if pairs else None
         self._opening = threading.Lock()
         self._looked, self._found = False, cast("SpanReader | None", None)
 
@@ -286,6 +298,9 @@ class Reranker(Closing):
     ) -> tuple[PruningObserver, RunStats]:
         """Runs one pass. `begin` makes the pruning rule and the pool. It is called again if the pass starts again."""
         observers: list[PruningObserver] = []
+        known = None
+        if self._seen is not None:
+            known = Known(self._seen, self._seen.keys(query, docs), np.zeros(len(docs), np.bool_))
 
         def undo() -> None:
             for observer in observers:
@@ -296,19 +311,30 @@ class Reranker(Closing):
             pruning, pool = begin()
             observers.append(
                 PruningObserver(
-                    self.model.spec, self._scorer, pruning, pool, len(docs), every_layer, watch, budget=self.budget
+                    self.model.spec, self._scorer, pruning, pool, len(docs), every_layer, watch, self.budget, known
                 )
             )
             return observers[-1]
 
         try:
-            stats = self.engine.run(Job(docs, observe, query=query, undo=undo))
-            stats = replace(stats, evaluations_full=stats.layers * len(docs))
+            stats = self._computed(Job(docs, observe, query=query, undo=undo), known)
+            stats = replace(stats, evaluations_full=self.model.spec.layers * len(docs))
             self.engine.trace.count("rerank.evaluations", stats.evaluations)
             self.engine.trace.count("rerank.evaluations_full", stats.evaluations_full)
             return observers[-1], stats
         finally:
             undo()
+
+    def _computed(self, job: Job, known: Known | None) -> RunStats:
+        """Runs a pass, or again with those pairs whose known logits end too early."""
+        try:
+            if known is not None and not len(job.observe().decide(0, np.arange(len(known.keys)))):
+                return RunStats(layers=self.model.spec.layers, limit=self.budget.limit)
+            return self.engine.run(job)
+        except LackingLogits as lacking:
+            if known is not None:
+                known.anew[lacking.numbers] = True
+        return self._computed(job, known)
 
     def _pruning(
         self, k: int, mode: Mode, threshold: str | float | None, candidates: int, pool: CandidatePool

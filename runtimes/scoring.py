@@ -18,6 +18,7 @@ from edge.models.spec import HeadActivation, ModelSpec
 from edge.runtimes.base import StatesElsewhere
 from edge.runtimes.native.library import compiled, mean_rows
 from edge.runtimes.needs import SCORED_TOGETHER, SCORING_ARRAYS
+from edge.runtimes.seen_pairs import SeenPairs
 from edge.streaming.hidden_states import TokenChunk
 from edge.streaming.pruning import Decision
 
@@ -242,6 +243,23 @@ class LayerReport:
     decision: Decision
 
 
+class LackingLogits(Exception):
+    """The logits of seen pairs end before pruning does. `numbers`: the candidates whose logits go on in a pass."""
+
+    def __init__(self, numbers: npt.NDArray[np.int64]) -> None:
+        super().__init__()
+        self.numbers = numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier passes found of the candidates: their `keys` in `seen`; those of `anew` are computed again."""
+
+    seen: SeenPairs
+    keys: Sequence[bytes]
+    anew: npt.NDArray[np.bool_]
+
+
 Watch = Callable[[LayerReport], object]
 """A function that gets the report of each layer during the pass."""
 
@@ -249,7 +267,7 @@ Watch = Callable[[LayerReport], object]
 @dataclass(slots=True)
 class PruningObserver:
     """Scores candidates after each layer that pruning uses, lets `pruning` decide, and keeps the ranking. A pass runs
-    those in `entering`; attributes use the numbers of the pool.
+    those in `entering`, and `known` tells the logits of others; attributes use the numbers of the pool.
 
     `scores` [n] are the last known; `groups` those not pruned, best first (early winners before later ones); `dropped`
     the pruned, the last first. `close` frees the lease."""
@@ -262,11 +280,14 @@ class PruningObserver:
     every_layer: bool = False
     watch: Watch | None = None
     budget: MemoryBudget | None = None
+    known: Known | None = None
     scores: npt.NDArray[np.float64] = field(init=False)
     reports: list[LayerReport] = field(default_factory=list)
     groups: list[npt.NDArray[np.int64]] = field(default_factory=list)
     dropped: list[npt.NDArray[np.int64]] = field(default_factory=list)
     entering: npt.NDArray[np.int64] = field(init=False)
+    _beside: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    _logits: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
     _vectors: npt.NDArray[np.float32] = field(init=False)
     _arriving: list[tuple[npt.NDArray[np.int64], Any]] = field(default_factory=list)
     _lease: Lease | None = None
@@ -292,23 +313,49 @@ class PruningObserver:
 
     def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if layer == 0:
+            entering = active
             if self.pruning.wants(0):
-                self.entering = self._judged(0, active, self.pool.see(active, np.zeros(len(active)), 0))
-            self._vectors = np.empty((len(self.entering), self.spec.layer.hidden), np.float32)
-            return self.entering
-        if not self._looks(layer):
+                entering = self._judged(0, active, self.pool.see(active, np.zeros(len(active)), 0))
+            kept = self.entering = self._part(entering)
+            self._vectors = np.empty((len(kept), self.spec.layer.hidden), np.float32)
+        elif self._looks(layer):
+            kept = self._examined(layer, active)
+        else:
             return active
+        if not len(kept) and len(self._beside):  # the pass ends; the logits of the others are known
+            self.decide(next(each for each in self._looked if each > layer), kept)
+        return kept
+
+    def _examined(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         for ids, vectors in self._arriving:
             self._vectors[ids] = vectors
         self._arriving.clear()
-        parts = [active[start : start + SCORED_TOGETHER] for start in range(0, max(1, len(active)), SCORED_TOGETHER)]
-        values = np.concatenate([self.scorer(layer, self._vectors[part]) for part in parts])
-        numbers = self.entering[active]
-        deferred = self._judged(layer, numbers, self.pool.see(numbers, values, layer))
+        parts = [active[start : start + SCORED_TOGETHER] for start in range(0, len(active), SCORED_TOGETHER)]
+        values = np.concatenate([np.empty(0), *(self.scorer(layer, self._vectors[part]) for part in parts)])
+        computed = self.entering[active]
+        if self.known is not None:
+            self.known.seen.note([self.known.keys[number] for number in computed], layer, values)
+            told = self._logits[self._beside, layer]
+            if np.isnan(told).any():
+                raise LackingLogits(np.concatenate([computed, self._beside[np.isnan(told)]]))
+            values = np.concatenate([values, told])
+        numbers = np.concatenate([computed, self._beside])
+        order = np.argsort(numbers)
+        deferred = self._judged(layer, numbers[order], self.pool.see(numbers[order], values[order], layer))
         if layer == self.spec.layers and len(deferred):
             self.groups.append(self._by_score(deferred))
             deferred = deferred[:0]
-        return active[np.isin(numbers, deferred)]
+        self._beside = self._beside[np.isin(self._beside, deferred)]
+        return active[np.isin(computed, deferred)]
+
+    def _part(self, entering: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Those of the entering candidates that have to be computed; the logits of the others are known."""
+        if self.known is None:
+            return entering
+        self._logits = self.known.seen.read(self.known.keys)
+        anew = np.isnan(self._logits[entering, self._looked[0]]) | self.known.anew[entering]
+        self._beside = entering[~anew]
+        return np.asarray(entering[anew])
 
     def ranking(self) -> npt.NDArray[np.int64]:
         """All candidates, best first. Ties keep the order of the input."""
@@ -340,6 +387,10 @@ class PruningObserver:
         if len(decision.dropped):
             self.dropped.insert(0, self._by_score(decision.dropped))
         return decision.deferred
+
+    @property
+    def _looked(self) -> list[int]:
+        return [layer for layer in range(1, self.spec.layers + 1) if self._looks(layer)]
 
     def _looks(self, layer: int) -> bool:
         return self.every_layer or layer == self.spec.layers or self.pruning.wants(layer)

@@ -92,7 +92,7 @@ def iter_retgen(question: str, steps: Steps) -> Iterator[str]:
         if not passages:
             break
         prompt = prompts.answer(question, name="draft")
-        draft = steps.write(prompt, passages, ahead=[question], becoming=query)
+        draft = steps.write(prompt, passages, ahead=[question], becoming=query, rank_by=question)
         passages = merge_passages(steps.most, passages, steps.retrieve(question, query(draft)))
     yield from steps.answer(prompts.answer(question), passages)
 

@@ -213,7 +213,7 @@ class Prefetcher:
         self._end: float | None = None
         self._next = 0.0
         self._following: bool | None = None
-        self._last: tuple[float, float] | None = None
+        self._slowness = Slowness(gate.predictor, self._behind)
 
     def begin(self, where: str, near: Sequence[str], left: Left) -> None:
         """Starts fetching clusters near the mean of the vectors of some texts, as many as arrive while the reply is
@@ -221,7 +221,8 @@ class Prefetcher:
         self._behind.settle()
         queries = [Retrieval("", tuple(near))]
         self._where, self._left, self._following = where, left, None
-        self._predicted = self._end = self._last = None
+        self._predicted = self._end = None
+        self._slowness.begin(where)
         self._next = 0.0
         self._begun = queries
         if self._gate.opens(LOOKAHEAD, where, self._cost(queries)):
@@ -231,7 +232,7 @@ class Prefetcher:
         """After each token: predicts again from the text so far, once the pause is over and if the gate expects a
         benefit. When a reply takes longer than expected, fetching continues for the previous prediction."""
         now = time.perf_counter()
-        self._learn_slowness(now)
+        self._slowness.learn()
         if self._left is None or self._behind.busy or now < self._next:
             return
         queries = becoming(written) if becoming is not None and self._following is not False else ()
@@ -301,20 +302,36 @@ class Prefetcher:
 
     def _cost(self, queries: Sequence[Retrieval]) -> Seconds | None:
         cost = self._vectors.cost(queries)
-        slowed = self._gate.predictor.seconds(_SLOWED)
-        if cost is None or slowed is None:
-            return cost
-        share = min(1.0, slowed.mean)
-        return Seconds(share * cost.mean, share * cost.deviation)
+        return None if cost is None else self._slowness.share(cost)
 
-    def _learn_slowness(self, now: float) -> None:
-        spent = self._behind.seconds
+
+class Slowness:
+    """Learns how much later tokens come while work runs `behind` them. All calls come from one thread."""
+
+    def __init__(self, predictor: TimePredictor, behind: Background) -> None:
+        self._predictor = predictor
+        self._behind = behind
+        self._alone = ""
+        self._last: tuple[float, float] | None = None
+
+    def begin(self, where: str) -> None:
+        self._alone, self._last = f"{_ALONE}/{where}", None
+
+    def learn(self) -> None:
+        """Called after each token."""
+        now, spent = time.perf_counter(), self._behind.seconds
         last, self._last = self._last, (now, spent)
         if last is None:
             return
         seconds, beside = now - last[0], spent - last[1]
-        alone = self._gate.predictor.seconds(f"{_ALONE}/{self._where}")
+        alone = self._predictor.seconds(self._alone)
         if not beside:
-            self._gate.predictor.learn(f"{_ALONE}/{self._where}", 1, seconds)
+            self._predictor.learn(self._alone, 1, seconds)
         elif alone is not None:
-            self._gate.predictor.learn(_SLOWED, beside, max(0.0, seconds - alone.mean))
+            self._predictor.learn(_SLOWED, beside, max(0.0, seconds - alone.mean))
+
+    def share(self, cost: Seconds) -> Seconds:
+        """The part of the work's time by which a reply gets longer; all of it while that is unknown."""
+        slowed = self._predictor.seconds(_SLOWED)
+        share = 1.0 if slowed is None else min(1.0, slowed.mean)
+        return Seconds(share * cost.mean, share * cost.deviation)

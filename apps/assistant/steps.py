@@ -15,6 +15,7 @@ from edge.apps.assistant.grounding import Judge
 from edge.apps.assistant.prompts import StepPrompt
 from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.reading import NEAREST, document_of
+from edge.apps.assistant.rehearsal import Rehearsal
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
 from edge.apps.assistant.retrieval import Becoming, CollectionLibrary, Prefetcher, QueryVectors, Retrieval, Vectors
 from edge.apps.collection.hits import Hit
@@ -29,6 +30,7 @@ from edge.runtimes.generation.base import (
     Piece,
     ReusesStates,
     Sampling,
+    WritesElsewhere,
     answer_room,
     numbered,
 )
@@ -75,16 +77,19 @@ class Steps:
         self.pipeline = pipeline
         self._predictor = predictor
         self._vectors = QueryVectors(self._embed, predictor)
-        self._prefetcher = Prefetcher(library, self._vectors, BenefitGate(predictor, self.trace))
+        gate = BenefitGate(predictor, self.trace)
+        self._prefetcher = Prefetcher(library, self._vectors, gate)
+        elsewhere = isinstance(generator, WritesElsewhere) and generator.elsewhere
+        self._rehearsal = Rehearsal(self._rehearse, gate) if elsewhere and options.lookahead else None
         self._thinking = Thinking()
         self._longest = options.max_tokens
         self._stats: GenerationStats | None = None
 
     def write(
         self, prompt: StepPrompt, passages: Sequence[Hit] = (), *, ahead: Sequence[str] = (),
-        becoming: Becoming | None = None,
+        becoming: Becoming | None = None, rank_by: str = "",
     ) -> str:  # fmt: skip
-        pieces = self.stream(prompt, passages, ahead=ahead, becoming=becoming)
+        pieces = self.stream(prompt, passages, ahead=ahead, becoming=becoming, rank_by=rank_by)
         return "".join(piece.text for piece in pieces).strip()
 
     def stream(
@@ -94,12 +99,13 @@ class Steps:
         *,
         ahead: Sequence[str] = (),
         becoming: Becoming | None = None,
+        rank_by: str = "",
         sampling: Sampling | None = None,
     ) -> abc.Generator[Piece, None, None]:
         """The reply to a prompt, token by token; closing it ends the generation. `ahead`: texts that resemble the
         next query, near which clusters are fetched meanwhile (TeleRAG, section 4.1); `becoming`: the queries to
-        which the reply so far would lead. `InputError` if no passage fits the context, `Cancelled` if the question
-        was withdrawn."""
+        which the reply so far would lead, and `rank_by` the question that their passages are ranked by, if it is not
+        their words. `InputError` if no passage fits the context, `Cancelled` if the question was withdrawn."""
         self._go_on()
         sampling = sampling or Sampling(stop=prompt.stop, max_tokens=prompt.max_tokens or self.options.max_tokens)
         documents = [document_of(hit) for hit in passages]
@@ -113,6 +119,9 @@ class Steps:
             self._prefetcher.begin(
                 f"{self.pipeline}/{prompt.name}", ahead, partial(self._left, prompt, work, sampling.max_tokens)
             )
+        rehearsal = self._rehearsal if looking and becoming is not None else None
+        if rehearsal is not None and becoming is not None:
+            rehearsal.begin(f"{self.pipeline}/{prompt.name}", becoming, rank_by)
         written: list[str] = []
         self._longest = sampling.max_tokens
         self._thinking = thinking = Thinking()
@@ -128,6 +137,8 @@ class Steps:
                         written.append(piece.text)
                     if looking:
                         self._prefetcher.follow(becoming, "".join(written), clock.count)
+                    if rehearsal is not None and becoming is not None:
+                        rehearsal.follow(becoming, "".join(written))
                 yield from thinking.finish()
         finally:
             if (stats := self.generator.stats) is not before:
@@ -236,6 +247,7 @@ class Steps:
             # Most of the best found passages will be in the prompt. Their states are read while the reranker computes.
             self.generator.read_ahead([hit.key for hit in pool[: self.most]])
         hits = self._rank(rank_by, pool, self.options.pool)
+        self._retrieved(started)
         return self._keep(queries, rank_by, hits, searched - started, time.perf_counter() - searched)
 
     def retrieve_each(self, questions: Sequence[str]) -> list[list[Hit]]:
@@ -244,14 +256,15 @@ class Steps:
         queries = [Retrieval.asked(question) for question in questions]
         share = max(self.most, self.options.pool // len(queries))
         self._begin_round(queries)
-        started = time.perf_counter()
+        begun = time.perf_counter()
         pools = self._search(queries, 2 * share, None)
-        search_s = (time.perf_counter() - started) / len(queries)
+        search_s = (time.perf_counter() - begun) / len(queries)
         found = []
         for query, question, pool in zip(queries, map(judged_question, questions), pools, strict=True):
             started = time.perf_counter()
             hits = self._rank(question, pool, share)
             found.append(self._keep([query], question, hits, search_s, time.perf_counter() - started))
+        self._retrieved(begun)
         return found
 
     def retrieve_parts(self, parts: Sequence[str]) -> list[list[Hit]]:
@@ -264,15 +277,32 @@ class Steps:
         self.probability = None
         return []
 
+    def _retrieved(self, started: float) -> None:
+        if self._rehearsal is not None:
+            self._rehearsal.judge(time.perf_counter() - started)
+
+    def _rehearse(self, queries: Sequence[Retrieval], rank_by: str) -> None:
+        share = max(self.most, self.options.pool // len(queries))
+        pools = self.library.candidates(queries, self._vectors.of(queries), 2 * share, where=self.options.filters)
+        for query, pool in zip(queries, pools, strict=True):
+            self._go_on()
+            if self.options.rerank and pool:
+                question = judged_question(rank_by or query.words)
+                self.library.rerank(question, pool, self.options.read, share)
+
     def _go_on(self) -> None:
         if self.cancel.is_set():
             raise Cancelled
 
     def close(self) -> None:
         self._prefetcher.close()
+        if self._rehearsal is not None:
+            self._rehearsal.ready()
 
     def _search(self, queries: Sequence[Retrieval], k: int, seconds: float | None) -> list[list[Hit]]:
         started = time.perf_counter()
+        if self._rehearsal is not None:
+            self._rehearsal.ready()
         window = self._prefetcher.ready()
         vectors = self._vectors.of(queries)
         seconds = None if seconds is None else max(0.0, seconds - (time.perf_counter() - started))

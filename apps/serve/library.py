@@ -18,6 +18,7 @@ from edge.apps.collection.registry import DEFAULT, Registry, is_project, locate
 from edge.apps.memory.memory import Memory
 from edge.apps.pool import Held, ModelPool, patiently
 from edge.apps.store.folder import COLLECTION, MEMORY
+from edge.apps.store.models import TUNING
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded, CollectionMissing, InputError
@@ -88,7 +89,7 @@ class ServedModels(ModelPool):
         super().__init__(budget)
         self.config = config
         self.trace = trace
-        self.tuning = tuning
+        self.tuning = tuning or TUNING
         self._beside = 0
         self.picture: Picture | None = None
 

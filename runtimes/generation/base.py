@@ -204,6 +204,15 @@ class ReusesStates(Protocol):
         """Begins to read the stored states of documents that the next prompt will probably hold, likeliest first."""
 
 
+@runtime_checkable
+class WritesElsewhere(Protocol):
+    """A generator that may leave the processor to others while it writes."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another process runs the model."""
+
+
 def numbered(document: Document, number: int) -> str:
     """A document in the form that a model reads: `[number] title`, the text, an empty line."""
     heading = f"[{number}] {document.title}\n" if document.title else f"[{number}] "

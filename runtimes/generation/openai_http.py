@@ -46,6 +46,7 @@ class OpenAIGenerator:
     """A `Generator` behind `POST {url}/chat/completions`. Tokens are estimated, since the server has the vocabulary."""
 
     follows_instructions = True
+    elsewhere = True
 
     def __init__(
         self,

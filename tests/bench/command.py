@@ -22,6 +22,7 @@ _MODULES = {
     "memory-relevance": "memory_relevance",
     "overhead": "overhead",
     "placement": "placement",
+    "rehearsal": "rehearsal",
     "report": "run_record",
     "rerank-memory": "rerank_memory",
     "rerank-peers": "rerank_peers",

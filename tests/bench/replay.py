@@ -24,17 +24,18 @@ class ReplayGenerator:
     """A `Generator` that gives the answers of a trace in their order, whatever it is asked.
 
     A trace has a line `{"prompt_tokens": n, "pieces": [[text, log probability], ...]}` for each answer. `prefill` and
-    `decode` are tokens per second; at an infinite speed no time passes.
+    `decode` are tokens per second; at an infinite speed no time passes. `elsewhere`: as a server, it does not wait
+    until a token is asked for.
     """
 
     follows_instructions = True
     context = 2**31
 
-    def __init__(self, path: Path, *, prefill: float, decode: float) -> None:
+    def __init__(self, path: Path, *, prefill: float, decode: float, elsewhere: bool = False) -> None:
         self.name = path.stem
         self.stats: GenerationStats | None = None
         self._answers = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        self._prefill, self._decode = prefill, decode
+        self._prefill, self._decode, self.elsewhere = prefill, decode, elsewhere
 
     def count(self, text: str) -> int:
         """Estimated number of tokens of a text, from its letters."""
@@ -60,9 +61,12 @@ class ReplayGenerator:
         assert isinstance(prompt_tokens, int)
         called, first, new = time.perf_counter(), 0.0, 0
         finish: Finish = "cancelled"
+        due = called
         try:
             for text, logprob in pieces[:most]:
-                if cancel.wait((0 if new else prompt_tokens / self._prefill) + 1 / self._decode):
+                due = due if self.elsewhere else time.perf_counter()
+                due += (0 if new else prompt_tokens / self._prefill) + 1 / self._decode
+                if cancel.wait(due - time.perf_counter()):
                     return
                 first = first or time.perf_counter()
                 new += 1

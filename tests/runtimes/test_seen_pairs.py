@@ -1,0 +1,103 @@
+"""A reranker that remembers pairs gives the results of one that does not, to the last bit, and computes less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from making.synth import synth
+
+from edge.config import Config
+from edge.runtimes.engine import Tuning
+from edge.runtimes.reranker import Ranking, Reranker
+from edge.runtimes.seen_pairs import SeenPairs
+
+QUERY = "which river floods in spring"
+
+
+def texts(seed: int, count: int) -> list[str]:
+    random = np.random.default_rng(seed)
+    return [" ".join(f"word{n}" for n in random.integers(0, 50, random.integers(2, 40))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module", params=["tiny-bert", "tiny-qwen3"])
+def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packs") / request.param
+    synth(request.param, folder).close()
+    return folder
+
+
+@pytest.fixture
+def opened(pack: Path, tmp_path: Path) -> Iterator[Callable[[int], Reranker]]:
+    made: list[Reranker] = []
+
+    def make(pairs: int) -> Reranker:
+        config = Config(memory=10**11, scratch_dir=str(tmp_path / "scratch"))
+        made.append(Reranker(pack, config=config, tuning=Tuning(pairs=pairs)))
+        return made[-1]
+
+    yield make
+    for reranker in made:
+        reranker.close()
+
+
+def seen(ranking: Ranking) -> Any:
+    layers = [(r.layer, r.ids.tolist(), r.scores.tolist(), r.decision.dropped.tolist()) for r in ranking.layers]
+    return ranking.results, ranking.exact, layers
+
+
+def test_overlapping_pools_rank_as_if_each_were_the_first(opened: Callable[[int], Reranker]) -> None:
+    plain, remembering = opened(0), opened(64)
+    random = np.random.default_rng(5)
+    every = texts(1, 40)
+    computed = whole = again = 0
+    run = remembering.engine.run
+    passes: list[int] = []
+    remembering.engine.run = lambda job: passes.append(1) or run(job)  # type: ignore[method-assign,func-returns-value]
+    for number in range(40):
+        docs = [every[i] for i in random.permutation(40)[: random.integers(1, 24)]]
+        top_k = int(random.integers(1, len(docs) + 1))
+        how: dict[str, Any] = {"threshold": 0.02 if number % 4 else "inf", "mode": ("ranked", "top-k")[number % 2]}
+        if number % 3 == 0:
+            wanted = int(random.integers(1, len(docs) + 1))
+            how["enough"] = lambda found, wanted=wanted: len(found) >= wanted
+        passes.clear()
+        one, other = (each.explain(QUERY, docs, top_k, **how) for each in (plain, remembering))
+        assert seen(one) == seen(other)
+        computed, whole = computed + other.stats.evaluations, whole + one.stats.evaluations
+        again += len(passes) > (2 if "enough" in how else 1)
+    assert computed < whole / 3
+    assert again, "pairs that were pruned before a pool kept them are computed again"
+
+
+def test_the_same_pool_needs_no_pass(opened: Callable[[int], Reranker]) -> None:
+    remembering = opened(64)
+    first = remembering.explain(QUERY, texts(2, 12), 5)
+    remembering.engine.run = None  # type: ignore[method-assign,assignment]
+    second = remembering.explain(QUERY, texts(2, 12), 5)
+    assert (seen(second), second.stats.evaluations) == (seen(first), 0)
+    assert second.stats.evaluations_full == first.stats.evaluations_full
+    remembering.engine.close()
+    with pytest.raises(TypeError):
+        remembering.explain(f"{QUERY}?", texts(2, 12), 5)
+
+
+def test_more_pairs_than_are_remembered_are_ranked_all_the_same(opened: Callable[[int], Reranker]) -> None:
+    plain, remembering = opened(0), opened(8)
+    for _ in range(3):
+        assert seen(remembering.explain(QUERY, texts(3, 30), 4)) == seen(plain.explain(QUERY, texts(3, 30), 4))
+
+
+def test_pairs_are_told_apart_and_the_oldest_leave() -> None:
+    pairs = SeenPairs(2, 3)
+    keys = [*pairs.keys("a", ["bc", "b"]), *pairs.keys("ab", ["c", ""])]
+    assert len(set(keys)) == 4
+    for value, key in enumerate(keys):
+        pairs.note([key], 2, np.array([float(value)]))
+    pairs.note([keys[1]], 1, np.array([7.0]))
+    found = pairs.read(keys)
+    nan = np.nan
+    np.testing.assert_array_equal(found, [[nan, nan, nan], [nan, 7, 1], [nan, nan, 2], [nan, nan, 3]])
