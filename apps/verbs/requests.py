@@ -113,7 +113,8 @@ class AskOptions(RequestOptions):
             documents".
         rerank: False keeps the retrieval order, and then no question is refused.
         check: numbers and names of an answer that no passage holds are not shown as certain (see `grounding`).
-        lookahead: fetch clusters while the generator writes. This changes times, never results.
+        lookahead: fetch lists while the generator writes, and search ahead of one elsewhere. This changes times, never
+            results.
         temperature, max_tokens, seed: sampling of answers. Intermediate texts are always written greedily.
         rounds: the most rounds, for the pipelines that have rounds.
         where: the files that may be searched.
@@ -137,7 +138,7 @@ class AskOptions(RequestOptions):
     check: bool = option(
         True, "Show a language model's sentences even if no passage holds what they say.", "--no-check"
     )
-    lookahead: bool = option(True, "Fetch index lists only when they are searched.", "--no-lookahead")
+    lookahead: bool = option(True, "Fetch lists and search only when the query is written.", "--no-lookahead")
     temperature: float = option(0.0, "0: the most probable answer.", "--temperature", what="the temperature", least=0)
     max_tokens: int = option(256, "Longest answer.", "--max-tokens", what="the length of an answer", least=1)
     seed: int = option(0, "The same seed gives the same answer.", "--seed", what="the seed", least=0, most=2**32 - 2)

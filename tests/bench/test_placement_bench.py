@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import placement as benchmark
 from bench.placement import States, index_of, question, work
 from edge.budget import MemoryBudget
 from edge.ivf import placement
@@ -15,14 +16,17 @@ from edge.trace import Trace
 def test_arms_find_the_same_and_what_was_predicted_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "_PERIOD", 16)
     monkeypatch.setattr(placement, "_REST", 0)
+    monkeypatch.setattr(benchmark, "_PASSING", 100_000)
     made, folder = index_of(tmp_path, 2_000, None, 40, 50)
     task = {
-        "set": str(made.folder), "folder": str(folder), "seconds": 0.5, "warmup": 32, "within": 0.01,
+        "set": str(made.folder), "folder": str(folder), "seconds": 0.5, "warmup": 32, "within": 0.02,
+        "search_within": 0.01, "codec": "sq8",
         "memory": 8 << 20, "bandwidth": 4e6, "prefill": 1e8, "state": 20_000, "nprobe": 4, "exponent": 1.0,
         "rate": 60.0,
     }  # fmt: skip
-    arms = [work(task | arm) for arm in ({}, {"placed": True}, {"share": 0.5})]
-    assert arms[0]["found"] == arms[1]["found"] == arms[2]["found"]
+    arms = [work(task | arm) for arm in ({}, {"placed": True}, {"share": 0.5}, {"share": 0.0, "passing": True})]
+    assert all(arm["found"] == arms[0]["found"] for arm in arms)
+    assert arms[3]["read"] > arms[0]["read"]
     assert all(len(ids) == 10 for ids in arms[0]["found"])
     assert arms[0]["held"] == 0
     assert arms[1]["held"] > 0
