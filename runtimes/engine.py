@@ -47,8 +47,7 @@ from edge.trace import Trace
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """Overrides of an engine's own choices, for benchmarks and tests: the row cache's share of the vocabulary, tokens
-    of a chunk, layers in memory, states on disk, a prefix computed once, and requests that share a pass. `pairs`: the
-    latest pairs of which a reranker remembers the logits."""
+    of a chunk, layers in memory, states on disk, a prefix computed once, and requests that share a pass."""
 
     row_share: float = 0.10
     chunk_tokens: int | None = None
@@ -56,7 +55,6 @@ class Tuning:
     offload: bool | None = None
     share_prefix: bool = True
     share: bool = True
-    pairs: int = 0
 
 
 _CHARS_PER_TOKEN = 4

@@ -130,8 +130,7 @@ class Reranker(Closing):
             )
         self.budget = self.engine.budget
         self._scorer = Scorer(self.model.spec, self.engine.head, self.calibration)
-        pairs = self.engine.tuning.pairs
-        self._seen = SeenPairs(self.model.spec.layers, pairs) if pairs else None
+        self._seen = SeenPairs(self.model.spec.layers)
         self._opening = threading.Lock()
         self._looked, self._found = False, cast("SpanReader | None", None)
 
@@ -182,6 +181,7 @@ class Reranker(Closing):
         enough: Callable[[Sequence[Ranked]], bool] | None = None,
         watch: Watch | None = None,
         unread: Sequence[bool] | None = None,
+        remember: bool = False,
     ) -> Ranking:
         """Like `rank`, but also returns the pruning rule, the decisions after each layer, and the figures of the pass.
 
@@ -190,6 +190,9 @@ class Reranker(Closing):
             unread: for each document whether the model cannot understand it, so that only its retrieval score counts.
                 Its place in the order is that of a document of which no layer has read anything. Needs a calibration
                 and retrieval scores; without them all documents count alike.
+            remember: compute only what the latest calls with `remember` have not, for questions that are ranked by
+                again: by their next page, by a later round of an answer, and ahead of a language model. `stats` are of
+                what is computed.
         """
         _check_documents(docs)
         if not isinstance(query, str) or not query.strip():
@@ -208,7 +211,7 @@ class Reranker(Closing):
             )
             return self._pruning(k, mode, threshold, len(docs), pool), pool
 
-        observer, stats = self._pass(query, docs, begin, every_layer, watch)
+        observer, stats = self._pass(query, docs, begin, every_layer, watch, remember)
         pool, pruning = observer.pool, observer.pruning
         ids = observer.ranking()
         results = _ranked(ids, docs, observer.scores[ids], pool.relevance()[ids])
@@ -223,7 +226,7 @@ class Reranker(Closing):
                 def again() -> tuple[Pruning, CandidatePool]:
                     return ProgressivePruning(len(late), mode="ranked", candidates=len(late)), pool.part(late)
 
-                last, more = self._pass(query, texts, again, every_layer)
+                last, more = self._pass(query, texts, again, every_layer, None, remember)
                 found = _ranked(late, docs, last.scores, last.pool.relevance())
                 results = sorted((results if pool.separable else []) + found, key=lambda r: (-r.score, r.index))
                 stats, exact = stats.plus(more), len(docs)
@@ -294,13 +297,13 @@ class Reranker(Closing):
         docs: Sequence[str],
         begin: Callable[[], tuple[Pruning, CandidatePool]],
         every_layer: bool,
-        watch: Watch | None = None,
+        watch: Watch | None,
+        remember: bool,
     ) -> tuple[PruningObserver, RunStats]:
         """Runs one pass. `begin` makes the pruning rule and the pool. It is called again if the pass starts again."""
         observers: list[PruningObserver] = []
-        known = None
-        if self._seen is not None:
-            known = Known(self._seen, self._seen.keys(query, docs), np.zeros(len(docs), np.bool_))
+        keys = self._seen.keys(query, docs) if remember else []
+        known = Known(self._seen, keys, np.zeros(len(docs), np.bool_)) if remember else None
 
         def undo() -> None:
             for observer in observers:

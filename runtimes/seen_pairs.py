@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 _KEY_NBYTES = 16
+_MOST = 512
 
 
 class SeenPairs:
     """The latest `most` pairs of one model. Thread-safe. An engine's headroom covers their 0.2 KB each."""
 
-    def __init__(self, layers: int, most: int) -> None:
+    def __init__(self, layers: int, most: int = _MOST) -> None:
         self._logits = np.full((most, layers + 1), np.nan)
         self._rows: dict[bytes, int] = {}
         self._owners = [b""] * most

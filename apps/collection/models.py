@@ -115,7 +115,7 @@ class CollectionModels(StoreModels[Embedder, Reranker]):
 
         def judged(reranker: Reranker) -> list[Ranked]:
             unread = unreadable(reranker.model.name, query, passages) if many else None
-            options: dict[str, Any] = {"enough": enough, "watch": watch, "unread": unread}
+            options: dict[str, Any] = {"enough": enough, "watch": watch, "unread": unread, "remember": True}
             return reranker.explain(query, passages, top_k, retrieved=retrieved, **options).results
 
         return self._reranker.run(judged)

@@ -18,7 +18,6 @@ from edge.apps.collection.registry import DEFAULT, Registry, is_project, locate
 from edge.apps.memory.memory import Memory
 from edge.apps.pool import Held, ModelPool, patiently
 from edge.apps.store.folder import COLLECTION, MEMORY
-from edge.apps.store.models import TUNING
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded, CollectionMissing, InputError
@@ -89,7 +88,7 @@ class ServedModels(ModelPool):
         super().__init__(budget)
         self.config = config
         self.trace = trace
-        self.tuning = tuning or TUNING
+        self.tuning = tuning
         self._beside = 0
         self.picture: Picture | None = None
 

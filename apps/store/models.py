@@ -17,13 +17,8 @@ from edge.apps.store.rebuilding import EmbedderIdentity
 from edge.budget import MemoryBudget, OperationPlan, OperationStage
 from edge.config import Config
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Reranker
 from edge.trace import Trace
-
-TUNING = Tuning(pairs=512)
-"""A question is often ranked by again: by its next page, by a later round of an answer, and while a remote model
-writes."""
 
 AnyEmbedder = TypeVar("AnyEmbedder", bound=Closable)
 AnyReranker = TypeVar("AnyReranker", bound=Closable)
@@ -132,7 +127,7 @@ class StoreModels(ABC, Generic[AnyEmbedder, AnyReranker]):
     def _open(self, kind: Callable[..., Any], chosen: object) -> Any:
         if not isinstance(chosen, str | Path | Held):
             return chosen
-        return kind(str(chosen), budget=self._budget, config=self._config, trace=self._trace, tuning=TUNING)
+        return kind(str(chosen), budget=self._budget, config=self._config, trace=self._trace)
 
 
 def fingerprint(model: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 from making.synth import synth
 
 from edge.config import Config
-from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Ranking, Reranker
 from edge.runtimes.seen_pairs import SeenPairs
 
@@ -31,17 +30,9 @@ def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def opened(pack: Path, tmp_path: Path) -> Iterator[Callable[[int], Reranker]]:
-    made: list[Reranker] = []
-
-    def make(pairs: int) -> Reranker:
-        config = Config(memory=10**11, scratch_dir=str(tmp_path / "scratch"))
-        made.append(Reranker(pack, config=config, tuning=Tuning(pairs=pairs)))
-        return made[-1]
-
-    yield make
-    for reranker in made:
-        reranker.close()
+def reranker(pack: Path, tmp_path: Path) -> Iterator[Reranker]:
+    with Reranker(pack, config=Config(memory=10**11, scratch_dir=str(tmp_path / "scratch"))) as made:
+        yield made
 
 
 def seen(ranking: Ranking) -> Any:
@@ -49,14 +40,13 @@ def seen(ranking: Ranking) -> Any:
     return ranking.results, ranking.exact, layers
 
 
-def test_overlapping_pools_rank_as_if_each_were_the_first(opened: Callable[[int], Reranker]) -> None:
-    plain, remembering = opened(0), opened(64)
+def test_overlapping_pools_rank_as_if_each_were_the_first(reranker: Reranker) -> None:
     random = np.random.default_rng(5)
     every = texts(1, 40)
     computed = whole = again = 0
-    run = remembering.engine.run
+    run = reranker.engine.run
     passes: list[int] = []
-    remembering.engine.run = lambda job: passes.append(1) or run(job)  # type: ignore[method-assign,func-returns-value]
+    reranker.engine.run = lambda job: passes.append(1) or run(job)  # type: ignore[method-assign,func-returns-value]
     for number in range(40):
         docs = [every[i] for i in random.permutation(40)[: random.integers(1, 24)]]
         top_k = int(random.integers(1, len(docs) + 1))
@@ -64,8 +54,9 @@ def test_overlapping_pools_rank_as_if_each_were_the_first(opened: Callable[[int]
         if number % 3 == 0:
             wanted = int(random.integers(1, len(docs) + 1))
             how["enough"] = lambda found, wanted=wanted: len(found) >= wanted
+        one = reranker.explain(QUERY, docs, top_k, **how)
         passes.clear()
-        one, other = (each.explain(QUERY, docs, top_k, **how) for each in (plain, remembering))
+        other = reranker.explain(QUERY, docs, top_k, remember=True, **how)
         assert seen(one) == seen(other)
         computed, whole = computed + other.stats.evaluations, whole + one.stats.evaluations
         again += len(passes) > (2 if "enough" in how else 1)
@@ -73,22 +64,22 @@ def test_overlapping_pools_rank_as_if_each_were_the_first(opened: Callable[[int]
     assert again, "pairs that were pruned before a pool kept them are computed again"
 
 
-def test_the_same_pool_needs_no_pass(opened: Callable[[int], Reranker]) -> None:
-    remembering = opened(64)
-    first = remembering.explain(QUERY, texts(2, 12), 5)
-    remembering.engine.run = None  # type: ignore[method-assign,assignment]
-    second = remembering.explain(QUERY, texts(2, 12), 5)
+def test_the_same_pool_needs_no_pass(reranker: Reranker) -> None:
+    first = reranker.explain(QUERY, texts(2, 12), 5, remember=True)
+    reranker.engine.run = None  # type: ignore[method-assign,assignment]
+    second = reranker.explain(QUERY, texts(2, 12), 5, remember=True)
     assert (seen(second), second.stats.evaluations) == (seen(first), 0)
     assert second.stats.evaluations_full == first.stats.evaluations_full
-    remembering.engine.close()
-    with pytest.raises(TypeError):
-        remembering.explain(f"{QUERY}?", texts(2, 12), 5)
+    for query, how in ((f"{QUERY}?", {"remember": True}), (QUERY, {})):
+        with pytest.raises(TypeError):
+            reranker.explain(query, texts(2, 12), 5, **how)
 
 
-def test_more_pairs_than_are_remembered_are_ranked_all_the_same(opened: Callable[[int], Reranker]) -> None:
-    plain, remembering = opened(0), opened(8)
+def test_more_pairs_than_are_remembered_are_ranked_all_the_same(reranker: Reranker) -> None:
+    reranker._seen = SeenPairs(reranker.model.spec.layers, 8)
+    plain = reranker.explain(QUERY, texts(3, 30), 4)
     for _ in range(3):
-        assert seen(remembering.explain(QUERY, texts(3, 30), 4)) == seen(plain.explain(QUERY, texts(3, 30), 4))
+        assert seen(reranker.explain(QUERY, texts(3, 30), 4, remember=True)) == seen(plain)
 
 
 def test_pairs_are_told_apart_and_the_oldest_leave() -> None:
