@@ -45,9 +45,13 @@ if sys.dont_write_bytecode and "PYTHONPYCACHEPREFIX" not in os.environ:
         sys.dont_write_bytecode = False
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Reports of errors that tests provoke belong to no user.
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="edge-tests-state-")
-atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+# Reports of errors that tests provoke belong to no user. A worker ends without its exit functions, so its folder lies in
+# that of the process that began it.
+if (_worker := os.environ.get("PYTEST_XDIST_WORKER")) is None:
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="edge-tests-state-")
+    atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+else:
+    os.environ["XDG_STATE_HOME"] = str(Path(os.environ["XDG_STATE_HOME"]) / _worker)
 
 # A busy machine makes single examples slow; that is no failure.
 # CI tries the same examples every time: it judges a change, and new examples are for work on the code.
