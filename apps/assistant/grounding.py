@@ -77,16 +77,6 @@ _KNOWN_ONES = frozenset([
 ])  # fmt: skip
 """Words after which a number word counts nothing, but takes up what was named before: "the first one", "these two"."""
 
-_DIRECTIONS = frozenset({"north", "south", "east", "west", "northern", "southern", "eastern", "western", "central"})
-_PEOPLES = {
-    "french": "franc", "dutch": "nether", "welsh": "wales", "irish": "irelan", "danish": "denmar", "english": "englan",
-    "scottish": "scotla", "spanish": "spain", "norwegian": "norway", "swiss": "switze",
-}  # fmt: skip
-"""Adjectives that do not begin like their country: its first six letters."""
-
-_PEOPLE = re.compile(r"([^\W\d_]{3,})(?:ish|ese|ian|ean)|([^\W\d_]{4,})(?:an|ic|i)")
-"""The adjective of a place begins like its name: Polish, Italian, German."""
-
 ASKING_WORDS = (
     r"what|when|where|who|whom|whose|which|why|how|was|wann|wo|wer|wen|wem|welche[rsnm]?|warum|wie|quand|où|qui|quel(?:le)?s?"
     r"|combien|comment|pourquoi|qué|cuándo|dónde|quién|cuál(?:es)?|cuánt[oa]s?|cómo|quando|dove|chi|quale|quali|quant[oaie]"
@@ -98,8 +88,6 @@ _NEGATION = re.compile(
     r"(?i)\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|\w+n['’]t|un(?:able|likely)|fail\w*|refus\w*|"
     r"lack\w*|hardly|rarely|nicht|kein\w*|nie)\b"
 )
-
-_CAPITALIZED = re.compile(r"(?<![^\W_])[A-ZÀ-Þ][^\W\d_]+")
 
 _FENCE = "```"
 
@@ -237,7 +225,7 @@ def missing(
             found.append(text)
     for name in _names(statement):
         if not known.intersection(_words(name)):
-            found += [] if _placed(name, passages) else [name]
+            found.append(name)
         elif not (own := _content(name)) <= asked:
             holders = [passage for passage in passages if own <= _content(passage.text)]
             if _apart(name, statement, passages) or _misplaced(name, own, statement, question, holders, every):
@@ -443,18 +431,6 @@ def _only_denied(word: frozenset[str], passages: Sequence[GivenPassage]) -> bool
         if denied:
             return all(denied)
     return False
-
-
-def _placed(name: str, passages: Sequence[GivenPassage]) -> bool:
-    """Whether a name is an adjective of a place that the passages name, or a direction where they name none."""
-    word = name.casefold()
-    if word in _DIRECTIONS:
-        return not any(_DIRECTIONS.intersection(map(str.casefold, _TOKEN.findall(p.text))) for p in passages)
-    match = _PEOPLE.fullmatch(word)
-    begin = _PEOPLES.get(word) or (match and (match[1] or match[2])[:_STEM_CHARS])
-    return bool(begin) and any(
-        other.casefold().startswith(str(begin)) for p in passages for other in _CAPITALIZED.findall(p.text)
-    )
 
 
 def _names(statement: str) -> Iterator[str]:

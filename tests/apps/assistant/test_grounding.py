@@ -94,15 +94,12 @@ MISSING: list[tuple[Given, str, dict[str, Facts]]] = [
     # Forms of names, and words that count nothing, are no facts.
     ([GivenPassage.of(REPORT)], "What happened?", {
         "The winner was Labour's cup in Poland.": [],
-        "The cup was Polish and the house German.": [],
         "The cup was Polynesian.": ["Polynesian"],
-        "He left for Northern Ireland by ship, with an Irish cup.": [],
         "He left for Ireland by ship, with the Milan cup.": ["Milan"],
         "Mr Brandt left the first one, the smaller one, for this one.": [],
         "Mr Brandt left one of them, and these two houses burned.": [],
         "Mr Brandt left two houses.": ["two houses"],
     }),
-    # A direction that the passages contradict is a fact.
     ([GivenPassage.of("The ship sailed from South Korea.")], "From where?",
      {"The ship sailed from North Korea.": ["North"]}),
     # One amount of a note is not shown in place of another.
