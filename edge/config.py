@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
@@ -287,10 +286,7 @@ def parsed(text: str, path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: it is not TOML.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    import tomllib
 
     try:
         data: dict[str, Any] = tomllib.loads(text)

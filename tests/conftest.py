@@ -45,8 +45,8 @@ if sys.dont_write_bytecode and "PYTHONPYCACHEPREFIX" not in os.environ:
         sys.dont_write_bytecode = False
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Reports of errors that tests provoke belong to no user. A worker ends without its exit functions, so its folder lies in
-# that of the process that began it.
+# Reports of errors that tests provoke belong to no user. A worker ends without its exit functions, so its folder lies
+# in that of the process that began it.
 if (_worker := os.environ.get("PYTEST_XDIST_WORKER")) is None:
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="edge-tests-state-")
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)

@@ -10,18 +10,13 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from re import _parser as parser
 from typing import Any
 
 import pytest
-
-if sys.version_info >= (3, 11):
-    from re import _parser as parser
-else:
-    import sre_parse as parser
 
 LONGEST = 16_000
 """Characters of the longest text. Linear time is some milliseconds, quadratic time is seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from itertools import chain
@@ -13,11 +13,6 @@ from pathlib import Path
 
 import pytest
 from naive.program import printed
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {

@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from edge.apps.documents.base import Mail, place_in
@@ -173,7 +173,7 @@ class Hit:
 
 def modified(mtime_ns: int) -> str:
     """A file's time as ISO 8601 in UTC; empty for a text that never was a file."""
-    return datetime.fromtimestamp(mtime_ns // 10**9, timezone.utc).isoformat() if mtime_ns else ""
+    return datetime.fromtimestamp(mtime_ns // 10**9, UTC).isoformat() if mtime_ns else ""
 
 
 def hit_from_json(document: dict[str, Any]) -> Hit:

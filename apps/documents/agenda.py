@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 
 from edge.apps.documents.base import Block, DocumentBlocks, Mail, sent_at
 from edge.apps.documents.decoding import decode
@@ -226,7 +226,7 @@ def _when(start: _Property, event: _Component) -> str:
         text += f" to {end:%H:%M}"
     elif isinstance(end, datetime):
         text += f" to {spelled(end.date())}, {end:%H:%M}"
-    zone = "UTC" if begin.tzinfo == timezone.utc else start.parameters.get("TZID", "")
+    zone = "UTC" if begin.tzinfo == UTC else start.parameters.get("TZID", "")
     return f"{text}, {zone}" if zone else text
 
 

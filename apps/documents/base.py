@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ MAX_TEXT_CHARS = 10 * 10**6
 """A file with more text than this is refused: three times the Bible."""
 
 
-class Reason(str, Enum):
+class Reason(StrEnum):
     """The values are stable and appear in reports."""
 
     HIDDEN = "hidden"

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from edge.apps.documents.base import Block, DocumentBlocks, Reason, Skipped
@@ -89,7 +89,7 @@ def _blocks(pages: list[_Page], year: int) -> Iterator[Block]:
         name = " ".join(clean(title).split())[:_LONGEST]
         day = ""
         with suppress(OverflowError):
-            moment = datetime(year, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=_micros(micros))
+            moment = datetime(year, 1, 1, tzinfo=UTC) + timedelta(microseconds=_micros(micros))
             day = f"{moment:%Y-%m-%d}, " if _micros(micros) > 0 else ""
         yield Block.of([(f"{name} ({day}{clean(address)[:_LONGEST]})", number)], "row")
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -197,11 +198,6 @@ def _greet(server: str) -> None:
             err=True,
         )
 
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _SERVERS = ("edge-files", "edge-memory")
 _TABLE = re.compile(rf"\n?^\[mcp_servers\.(?:{'|'.join(_SERVERS)})\] *\n(?:[A-Za-z].*\n?)*", re.MULTILINE)

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from datetime import date, datetime, time, timezone
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -182,14 +182,14 @@ def local_now() -> datetime:
     try:
         return datetime.now().astimezone()
     except ValueError:  # its zone is more than a day away
-        return datetime.now(timezone.utc)
+        return datetime.now(UTC)
 
 
 def stamp(moment: datetime) -> str:
     """The stored form of a moment. A moment without a time zone counts as UTC."""
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
+        moment = moment.replace(tzinfo=UTC)
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def parse_moment(value: object, name: str = "timestamp") -> str:
@@ -257,7 +257,7 @@ def _moment(value: object) -> datetime | None:
     if isinstance(value, date):
         return datetime.combine(value, time())
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return datetime.fromtimestamp(value, timezone.utc)
+        return datetime.fromtimestamp(value, UTC)
     return datetime.fromisoformat(_iso(value)) if isinstance(value, str) else None
 
 

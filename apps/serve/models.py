@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import uuid4
@@ -428,7 +428,7 @@ def _entry(name: str, path: Path) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "name": name, "model": name, "size": size, "digest": digest, "details": details, "capabilities": capabilities,
-        "modified_at": datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).isoformat(), "parameters": "",
+        "modified_at": datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(), "parameters": "",
         "template": "", "license": known.licence if known else "",
         "model_info": {"general.architecture": family, **{f"{family}.{fact}": value for fact, value in facts.items()}},
     }  # fmt: skip

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,7 @@ def back_up(store: Store, target: Path) -> int:
     try:
         files = [store.database, *_copy(store, draft)]
         entries = {name: _described(draft / name) for name in files}
-        made = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        made = datetime.now(UTC).isoformat(timespec="seconds")
         document = {"version": _VERSION, "kind": store.kind, "made": made, "files": entries}
         with (draft / _MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(document, file, indent=1)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ def gathered(db: Connection, verbs: str, *found: Trouble | None) -> Health:
 
 
 def note(db: Connection, kind: str) -> None:
-    since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    since = datetime.now(UTC).isoformat(timespec="seconds")
     text, verb = _NOTED[kind]
     db.execute("INSERT OR IGNORE INTO health VALUES (?, ?, ?, ?)", (kind, text, verb, since))
 

@@ -8,7 +8,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from edge.apps.memory.validity import ENDS, Judge
 from edge.models.training.corpora import load
 
 FOLDER = Path(__file__).parent / "supersession_set"
-NOW = datetime(2025, 6, 1, tzinfo=timezone.utc)
+NOW = datetime(2025, 6, 1, tzinfo=UTC)
 """The day on which the questions are asked."""
 
 

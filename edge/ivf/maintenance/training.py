@@ -199,9 +199,9 @@ def measure(
             read += len(own)
             check(read)
         nearness = queries @ centroids.T
-        own = np.take_along_axis(nearness, np.maximum(exact.lists, 0), axis=1)
+        found = np.take_along_axis(nearness, np.maximum(exact.lists, 0), axis=1)
         # For each query and neighbour, the number of lists probed before the neighbour's list: [queries, NEIGHBOURS].
-        before = np.stack([(nearness > column[:, None]).sum(axis=1) for column in own.T], axis=1)
+        before = np.stack([(nearness > column[:, None]).sum(axis=1) for column in found.T], axis=1)
         kept = exact.ids >= 0
         total = int(kept.sum())
         if not codec.spec.exact:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,6 @@ from naive.program import write_tiny_models
 from naive.waiting import result_of
 
 from edge.apps.mcp.command import CLIENTS, AgentProgram
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the home is given by HOME")
 mcp = pytest.importorskip("mcp", reason="the extra `mcp` is not installed")

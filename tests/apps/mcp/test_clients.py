@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from edge.apps.mcp.command import CLIENTS, configuration
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ class StillClock:
     """Says noon of 1 June 2026 until told otherwise."""
 
     def __init__(self) -> None:
-        self.now = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
+        self.now = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
     def __call__(self) -> datetime:
         return self.now

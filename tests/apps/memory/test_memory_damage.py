@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ PAGE = 4096
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `whole` is a copy of."""
     place = tmp_path_factory.mktemp("kept") / "memory"
-    noon = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
+    noon = datetime(2026, 6, 1, 12, tzinfo=UTC)
     memory = Memory(place, embedder=WordEmbedder(), reranker=WordReranker(), clock=lambda: noon, memory="10GB")
     for n in range(40):
         memory.add(f"Fact {n}: the river floods in year {n}. " + "It is long. " * (n % 8 * 80), user_id="ann")

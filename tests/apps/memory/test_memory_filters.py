@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +226,7 @@ moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=st.tim
 
 @given(one=moments, other=moments)
 def test_stored_moments_compare_as_the_moments_do(one: datetime, other: datetime) -> None:
-    utc = [m.replace(tzinfo=timezone.utc) if m.tzinfo is None else m for m in (one, other)]
+    utc = [m.replace(tzinfo=UTC) if m.tzinfo is None else m for m in (one, other)]
     a, b = stamp(one), stamp(other)
     assert (a < b, a == b) == (utc[0] < utc[1], utc[0] == utc[1])
     assert parse_moment(a) == parse_moment(one) == a
@@ -258,7 +258,7 @@ def test_moments_as_people_write_them_and_their_age() -> None:
     assert spoken(parse_moment("2023-12-24")) == "24 December 2023"
     assert written(parse_moment("2023-05-08T13:56:59")) == "2023-05-08T13:56Z"
     assert written("2023-05-08T13:56:00.000000-07:00") == "2023-05-08T13:56-07:00"
-    now = datetime(2023, 5, 8, tzinfo=timezone.utc)
+    now = datetime(2023, 5, 8, tzinfo=UTC)
     assert [age_days(stamp(now - timedelta(hours=hours)), now) for hours in (36, -24)] == [1.5, 0]
 
 
@@ -285,7 +285,7 @@ def test_the_time_zone_of_a_moment_is_kept(moment: datetime) -> None:
 
 def test_the_present_moment_is_that_of_this_machine() -> None:
     assert local_now().utcoffset() == datetime.now().astimezone().utcoffset()
-    assert abs(local_now() - datetime.now(timezone.utc)) < timedelta(minutes=1)
+    assert abs(local_now() - datetime.now(UTC)) < timedelta(minutes=1)
 
 
 LATE = "2026-05-08T23:30-07:00"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +194,7 @@ def test_the_command(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             run("supersede", *wrong)
 
 
-NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 ENDED = (
     ("I live in Oslo", "I moved to Trondheim"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def test_update_changes_what_is_given_and_keeps_the_rest(memory: Memory, clock: 
 
 
 def test_the_date_is_searchable_and_returned(memory: Memory) -> None:
-    add(memory, "I painted a sunrise", timestamp=datetime(2022, 3, 9, tzinfo=timezone.utc))
+    add(memory, "I painted a sunrise", timestamp=datetime(2022, 3, 9, tzinfo=UTC))
     later = add(memory, "I painted a sunset", timestamp="2023-05-08T13:56")
     hits = memory.search("what was painted in May 2023", 1, user_id="ann", rerank=False)["results"]
     assert [(hit["id"], hit["timestamp"]) for hit in hits] == [(later, "2023-05-08T13:56:00.000000+00:00")]

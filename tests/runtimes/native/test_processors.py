@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
-import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -22,11 +22,6 @@ from naive.numpy_runtime import NumpyLayerKernel
 
 from edge.models.spec import LayerSpec
 from edge.runtimes.native.library import EmbeddingTables
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "runtimes/native"
