@@ -47,6 +47,7 @@ _LINKING = {
 _JOINED = re.compile(rf",? (?:and|und|et|y|e) (?=(?:[^\W\d_]{{1,5}} )?¿?(?:{ASKING_WORDS})\b)", re.IGNORECASE)
 """Between two questions. One short word may come before the asking word: until when."""
 
+_BEGINS = re.compile(rf"¿?(?:[^\W\d_]{{1,5}} )?(?:{ASKING_WORDS})\b", re.IGNORECASE)
 _THAN = re.compile(r" (?:than|als) ", re.IGNORECASE)
 _HOW = re.compile(r"(?:how|wie) ", re.IGNORECASE)
 _LEAST_WORDS = 2
@@ -164,6 +165,8 @@ def asked_parts(question: str) -> list[str]:
     ['How much more is the car insurance?', 'How much the dental cover?']
     >>> asked_parts("When was the trip planned, and when will it be now?")
     ['When was the trip planned, and when will it be now?']
+    >>> asked_parts("The Rhine is the border between Austria and what other country?")
+    ['The Rhine is the border between Austria and what other country?']
     """
     asked = " ".join(question.split()).rstrip("?？ ")
     sides = _THAN.split(asked, 1) if _HOW.match(asked) else [asked]
@@ -171,7 +174,9 @@ def asked_parts(question: str) -> list[str]:
         parts = [sides[0], " ".join([*asked.split()[:2], sides[1]])]
     else:
         parts = sides = _JOINED.split(asked, 1)
-    whole = len(parts) == 2 and all(len(content_words(side)) >= _LEAST_WORDS for side in sides)
+    # Without this, 23 of the 28 of 17,029 public questions that were parted named one thing "and what other".
+    asks = _BEGINS.match(sides[0]) or sides[0].split(" ")[0].casefold() in _ASKING
+    whole = len(parts) == 2 and asks and all(len(content_words(side)) >= _LEAST_WORDS for side in sides)
     return [f"{part}?" for part in parts] if whole and not refers_back(parts[1]) else [question]
 
 
