@@ -17,7 +17,7 @@ from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NOT_FOUND, Answer, Cancelled, NotInDocuments, measured
 from edge.apps.assistant.generator import QuotingGenerator, limit_named, open_llm, picks_sentences, retrieval_nbytes
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.assistant.question import check_question, courtesy, new_topic, refers_back
+from edge.apps.assistant.question import check_question, continued, courtesy
 from edge.apps.assistant.reading import PassageReader
 from edge.apps.assistant.retrieval import CollectionLibrary
 from edge.apps.assistant.steps import Steps
@@ -254,19 +254,6 @@ def recent(turns: Sequence[Turn]) -> list[tuple[str, str]]:
     return [(turn.question, turn.answer.text[:_REMEMBERED_CHARS]) for turn in turns[-_REMEMBERED:]]
 
 
-def standalone(question: str, turns: Sequence[Turn]) -> str:
-    """A follow-up question rewritten without a language model. One that refers back is appended to the question before
-    it; a new topic replaces that one, and gets the title of the last answer's first citation, so that other documents
-    do not answer it."""
-    if not turns:
-        return question
-    last = turns[-1]
-    if topic := new_topic(question):
-        titles = dict.fromkeys(citation.title or citation.path for citation in last.answer.citations[:1])
-        return f"{topic}, {', '.join(titles)}?" if titles else f"{last.question.rstrip()} {question}"
-    return f"{last.question.rstrip()} {question}" if refers_back(question) else question
-
-
 class Conversation:
     """A chat, in which questions may refer to earlier turns."""
 
@@ -433,10 +420,12 @@ class Assistant(Closing):
             if reply:
                 yield reply
                 return
-            question = _standalone(asked.strip(), turns, steps)
-            writing.spelled = self._library.spelled(question)
-            writing.question = respelled(question, writing.spelled)
-            yield from self._write(writing.question, steps)
+            looked_up = standalone(asked.strip(), turns, steps)
+            writing.spelled = self._library.spelled(looked_up)
+            writing.question = respelled(looked_up, writing.spelled)
+            question = writing.question if steps.writes else respelled(asked.strip(), writing.spelled)
+            steps.looked_up[question] = writing.question
+            yield from self._write(question, steps)
 
         def done(answer: Answer) -> None:
             if not reply:  # a follow-up refers to the question before it
@@ -445,8 +434,19 @@ class Assistant(Closing):
         return AnswerStream(write, steps, self._turns, done)
 
 
-def _standalone(question: str, turns: Sequence[Turn], steps: Steps) -> str:
-    if not turns or steps.small or not steps.generator.follows_instructions:
-        return standalone(question, turns)
+_ALONE = 0.7
+"""A question is looked up alone if the best passage is at least so many times as relevant to it as to both questions
+together. For 271 follow-ups of public conversations (MT-RAG) and 84 questions after another subject the first result is
+right in 89 and 89 %; by their pronouns and beginnings, 86 and 81 %."""
+
+
+def standalone(question: str, turns: Sequence[Turn], steps: Steps) -> str:
+    """What a question is looked up by: as the language model writes it anew; or else alone, or as the continuation of
+    the question before it."""
+    if not turns:
+        return question
+    if not steps.writes:
+        both = continued(question, turns[-1].question)
+        return question if steps.relevance(question) > _ALONE * steps.relevance(both) else both
     ahead = [f"{turns[-1].question} {question}"]
     return prompts.read_line(steps.write(prompts.condensed(recent(turns), question), ahead=ahead)) or question

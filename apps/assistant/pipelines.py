@@ -30,7 +30,7 @@ def plain(question: str, steps: Steps) -> Iterator[str]:
     found = steps.retrieve_parts(parts) if len(parts) > 1 else []
     if not found:
         yield from steps.answer(prompts.answer(question), steps.retrieve(question))
-    elif steps.generator.follows_instructions and not steps.small:
+    elif steps.writes:
         yield from steps.answer(prompts.answer(question), dealt(steps.most, found))
     else:
         for part, passages in zip(parts, found, strict=True):

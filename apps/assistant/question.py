@@ -18,32 +18,6 @@ _POINTING = {
 }  # fmt: skip
 """Words that refer to something mentioned before."""
 
-_CONTINUING = re.compile(
-    r"^\s*(?:and|but|or|so|also|what about|how about|what if|why|how so|which one|when|where)\b", re.I
-)
-_ELLIPSIS = re.compile(
-    r"^\s*(?:(?:and|but|or|so|also|und|aber|oder|et|mais|y|pero|e|ma)\b[\s,]*)*(?:(?:what|how) about\b)?[\s,]*", re.I
-)
-"""The beginning of a question that only names a new topic and leaves the rest to the question before it."""
-
-_ADDING = {
-    "for", "with", "without", "in", "on", "at", "from", "since", "by", "after", "before", "during", "under", "per",
-    "für", "mit", "ohne", "im", "am", "ab", "seit", "nach", "vor", "bei", "pro", "pour", "avec", "sans", "en", "à",
-    "depuis", "para", "con", "sin", "desde", "senza",
-}  # fmt: skip
-"""Prepositions. A question that goes on with one is about the same thing as the question before it."""
-
-_ASKING = {
-    "what", "when", "where", "who", "whom", "whose", "which", "why", "how", "is", "are", "was", "were", "do", "does",
-    "did", "can", "could", "may", "must", "will", "would", "should", "has", "have", "had",
-}  # fmt: skip
-_LINKING = {
-    "and", "but", "or", "so", "also", "until", "till", "since", "from", "by", "for", "with", "at", "in", "on", "to",
-    "of", "much", "many", "long", "often", "far", "early", "late", "soon", "old", "big", "large", "time", "day",
-    "exactly",
-}  # fmt: skip
-"""A question that holds only these and asking words names no subject."""
-
 _JOINED = re.compile(rf",? (?:and|und|et|y|e) (?=(?:[^\W\d_]{{1,5}} )?¿?(?:{ASKING_WORDS})\b)", re.IGNORECASE)
 """Between two questions. One short word may come before the asking word: until when."""
 
@@ -116,34 +90,23 @@ def check_question(question: str, *, judged: bool) -> None:
 
 
 def refers_back(question: str) -> bool:
-    """Whether a question can be understood only together with the one before it, judged by its words.
+    """Whether a sentence may be understood only together with the one before it: it points there, or names nothing.
 
-    >>> refers_back("and how long does it last?"), refers_back("until when?"), refers_back("who is Ada?")
+    >>> refers_back("and how long does it last?"), refers_back("until when?"), refers_back("when do the bins go out?")
     (True, True, False)
     """
     words = [word.casefold() for word in _WORD.findall(question)]
-    if any(word in _POINTING for word in words):
-        return True
-    if words and all(word in _ASKING or word in _LINKING for word in words):
-        return True
-    return len(words) <= _FEW_WORDS and _CONTINUING.match(question) is not None
+    return any(word in _POINTING for word in words) or (bool(words) and not content_words(question))
 
 
-def new_topic(question: str) -> str:
-    """The new topic of a question that goes on with "and" or "what about"; empty if the question is complete in itself,
-    or if it only adds to the question before it.
+def continued(question: str, last: str) -> str:
+    """A question as the continuation of the one before it; only the question if both are too long to judge passages by.
 
-    >>> new_topic("and the deposit?"), new_topic("What about pets?"), new_topic("And when is the rent due?")
-    ('the deposit', 'pets', 'when is the rent due')
-    >>> new_topic("and how long does it last?"), new_topic("and for students?"), new_topic("When is the rent due?")
-    ('', '', '')
+    >>> continued("and the deposit?", "How much is the rent?")
+    'How much is the rent, and the deposit?'
     """
-    begun = _ELLIPSIS.match(question)
-    rest = question[begun.end() :].strip(" ?!.") if begun is not None and begun[0].strip() else ""
-    words = [word.casefold() for word in _WORD.findall(rest)]
-    if not words or words[0] in _ADDING or all(word in _POINTING for word in words) or refers_back(rest):
-        return ""
-    return rest if len(words) <= _SHORT_WORDS else ""
+    both = f"{judged_question(last).rstrip(' ?？.!')}, {question}"
+    return both if len(judged_question(both)) <= LONGEST else question
 
 
 def content_words(text: str) -> list[str]:
@@ -175,8 +138,9 @@ def asked_parts(question: str) -> list[str]:
     else:
         parts = sides = _JOINED.split(asked, 1)
     # Without this, 23 of the 28 of 17,029 public questions that were parted named one thing "and what other".
-    asks = _BEGINS.match(sides[0]) or sides[0].split(" ")[0].casefold() in _ASKING
-    whole = len(parts) == 2 and asks and all(len(content_words(side)) >= _LEAST_WORDS for side in sides)
+    whole = (
+        len(parts) == 2 and _BEGINS.match(sides[0]) and all(len(content_words(side)) >= _LEAST_WORDS for side in sides)
+    )
     return [f"{part}?" for part in parts] if whole and not refers_back(parts[1]) else [question]
 
 

@@ -49,7 +49,8 @@ class Steps:
     """The steps of one answer, counted in `trace` as `assistant.generations` and so on. `small`: the language model is
     too small to say anything itself; `most`: passages that a generation is given; `given`: those of the last one that
     fitted; `needed`: the relevance that the last round required; `probability`: the highest of all rounds, `certain`
-    what is shown without a warning; `span`: the words of a passage that answer."""
+    what is shown without a warning; `span`: the words of a passage that answer; `looked_up`: the text by which a
+    question is looked up that only continues another."""
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Steps:
         self.certain = 0.0
         self.probability: float | None = None
         self.span = ""
+        self.looked_up: dict[str, str] = {}
         self.trace = library.trace.branch()  # other answers may be counted at the same time
         self.pipeline = pipeline
         self._predictor = predictor
@@ -84,6 +86,11 @@ class Steps:
         self._thinking = Thinking()
         self._longest = options.max_tokens
         self._stats: GenerationStats | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether the generator says something in its own words."""
+        return self.generator.follows_instructions and not self.small
 
     def write(
         self, prompt: StepPrompt, passages: Sequence[Hit] = (), *, ahead: Sequence[str] = (),
@@ -234,8 +241,9 @@ class Steps:
         """The passages that answer a question best; none if no passage does. One round. The results of several
         `queries` are fused. `seconds`: as many lists are searched as fit in; `rank_by`: what passages are ranked by,
         the asking sentence if not given."""
-        queries = queries or [Retrieval.asked(question)]
-        rank_by = rank_by or judged_question(question)
+        looked_up = self.looked_up.get(question, question)
+        queries = queries or [Retrieval.asked(looked_up)]
+        read_by, rank_by = rank_by or judged_question(question), rank_by or judged_question(looked_up)
         self._begin_round(queries)
         started = time.perf_counter()
         reranking = self._predictor.seconds(_RERANKING, self.options.pool) if self.options.rerank else None
@@ -248,7 +256,7 @@ class Steps:
             self.generator.read_ahead([hit.key for hit in pool[: self.most]])
         hits = self._rank(rank_by, pool, self.options.pool)
         self._retrieved(started)
-        return self._keep(queries, rank_by, hits, searched - started, time.perf_counter() - searched)
+        return self._keep(queries, read_by, hits, searched - started, time.perf_counter() - searched)
 
     def retrieve_each(self, questions: Sequence[str]) -> list[list[Hit]]:
         """The best passages for each of several questions, searched as one batch, in one round. Each gets an equal
@@ -266,6 +274,14 @@ class Steps:
             found.append(self._keep([query], question, hits, search_s, time.perf_counter() - started))
         self._retrieved(begun)
         return found
+
+    def relevance(self, question: str) -> float:
+        """That of the passage which answers a question best; 0 if none is ranked."""
+        queries = [Retrieval.asked(question)]
+        found = self._rank(
+            judged_question(question), self._search(queries, 2 * self.options.pool, None)[0], self.options.pool
+        )
+        return max((hit.stages.reranker or 0.0 for hit in found), default=0.0)
 
     def retrieve_parts(self, parts: Sequence[str]) -> list[list[Hit]]:
         """The best passages for each part of a question (see `retrieve_each`); empty if a part has no answer."""

@@ -186,12 +186,12 @@ def test_a_context_reaches_the_language_model(edge: Edge) -> None:
 
 def test_answers_of_a_conversation_are_a_line_of_json_each(edge: Edge) -> None:
     typed = f"{QUESTION}\n/sources\n/why\n/help\nAnd when was it built?\n"
-    code, out, err = edge("chat", *ANY, "--json", stdin=typed.encode())
+    code, out, err = edge("chat", *ANY, "--json", "--no-rerank", stdin=typed.encode())
     assert code == 0
     assert f"question   {QUESTION}" in err
     first, second = (json.loads(line) for line in out.splitlines())
     assert first["stats"]["question"] == QUESTION
-    assert second["stats"]["question"] == f"{QUESTION} And when was it built?"
+    assert second["stats"]["question"] == f"{QUESTION.rstrip('?')}, And when was it built?"
 
 
 def test_a_conversation_without_a_terminal(edge: Edge) -> None:
@@ -204,7 +204,6 @@ def test_a_conversation_without_a_terminal(edge: Edge) -> None:
     assert "nothing has been asked yet" in err
     assert "/sources  the passages" in err, "an unknown command says which there are"
     assert f"question   {QUESTION}\n" in out
-    assert f"question   {QUESTION} And when was it built?\n" in out
     assert "question   And when was it built?\n" in out, "a new conversation knows nothing of the old one"
     assert re.search(r'\[1\] \S+rivers\.md:\d+.*\n    ".+"  \(relevance 0\.\d\d\)', out)
     assert re.search(r"BM25 #\d+, vectors #\d+", out)

