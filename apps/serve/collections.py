@@ -18,7 +18,6 @@ from msgspec import Meta, Struct
 
 from edge.apps.assistant.answer import Answer, AnswerStats
 from edge.apps.assistant.assistant import Turn
-from edge.apps.assistant.citations import Citation
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.collection.catalog import Catalog, FileRow, StoredChunk
 from edge.apps.collection.collection import Collection
@@ -111,18 +110,14 @@ Show = Callable[[str], None] | None
 
 
 class AskedTurn(Struct, kw_only=True):
-    """A question that was asked before, and its answer. The `title` of the document that the answer cites first keeps
-    the search for a follow-up near that document."""
+    """A question that was asked before, its answer, and what it was looked up by (`standalone`)."""
 
     question: str
     answer: str | None = None
-    title: str | None = None
     standalone: str | None = None
 
     def turn(self) -> Turn:
-        title = self.title
-        cited = (Citation(1, 0, title, 1, 1, 1, None, title, "", None),) if title else ()
-        said = Answer(self.answer or "", cited, AnswerStats(question=self.question))
+        said = Answer(self.answer or "", (), AnswerStats(question=self.question))
         return Turn(self.question, self.standalone or self.question, said)
 
 

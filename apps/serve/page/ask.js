@@ -93,9 +93,7 @@ export class Ask {
   }
 
   finish(turn, question, answer, collection) {
-    const [first] = answer.citations;
-    const title = first ? first.title || first.path : "";
-    this.turns.push({ question, answer: answer.text, standalone: answer.stats.question || question, title });
+    this.turns.push({ question, answer: answer.text, standalone: answer.stats.question || question });
     const quotes = answer.stats.generator === "extractive";
     const text = answer.uncertain && quotes ? answer.text.replace(CLOSEST, "") : answer.text;
     const cited = new Map(answer.citations.map((citation) => [citation.number, citation]));

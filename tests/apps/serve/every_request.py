@@ -145,7 +145,7 @@ class Site:
     def requests(self) -> list[Request]:
         """One of each kind, and several where a kind has several shapes. Those that delete much are at the end."""
         ada = {"user_id": "ada"}
-        turn = {"question": "When does the river flood?", "answer": "In spring.", "title": "The river"}
+        turn = {"question": "When does the river flood?", "answer": "In spring."}
         messages = [{"role": "user", "content": [{"type": "text", "text": "When does the river flood?"}]}]
         chat = {"model": "default", "messages": messages, "max_completion_tokens": 5, "stop": ["x"]}
         asked = messages[0]["content"]

@@ -182,7 +182,7 @@ def test_citations_open_their_passages_and_turns_are_sent(opened: Opened, site: 
         page.locator("#question").fill("And then?")
         page.locator("#question").press("Enter")
     body = asked.value.post_data_json
-    assert body["turns"] == [{"question": "When?", "answer": answer["text"], "standalone": "q?", "title": "The river"}]
+    assert body["turns"] == [{"question": "When?", "answer": answer["text"], "standalone": "q?"}]
     assert body["stream"]
 
 
