@@ -17,7 +17,7 @@ from edge.scheduling.waiting_line import BATCH, Urgency, current_urgency, urgent
 
 REHEARSAL = "rehearsal"
 _RETRIEVAL = "retrieval"
-"""The predictor's name for a search and its ranking of which nothing ran before."""
+"""The predictor's name, with the key of the gate, for a search and its ranking of which nothing ran before."""
 
 _FIRST, _GROWTH = 100, 1.5
 """The characters of a reply from which on it is searched for, and again when it is so many times as long."""
@@ -49,7 +49,7 @@ class Rehearsal:
         self.ran, self._next, self._where, self._rank_by = 0, _FIRST, where, rank_by
         self._tried = set()
         self._slowness.begin(where)
-        whole = self._gate.predictor.seconds(_RETRIEVAL)
+        whole = self._gate.predictor.seconds(f"{_RETRIEVAL}/{where}")
         cost = None if whole is None else self._slowness.share(whole)
         self._open = self._gate.opens(REHEARSAL, where, cost)
         self._before = self._words(becoming(""))
@@ -76,10 +76,10 @@ class Rehearsal:
 
     def judge(self, seconds: float) -> None:
         """Learns from the search itself, which took so long."""
-        predictor = self._gate.predictor
+        predictor, work = self._gate.predictor, f"{_RETRIEVAL}/{self._where}"
         if not self.ran:
-            predictor.learn(_RETRIEVAL, 1, seconds)
-        elif (whole := predictor.seconds(_RETRIEVAL)) is not None:
+            predictor.learn(work, 1, seconds)
+        elif (whole := predictor.seconds(work)) is not None:
             self._gate.learn(REHEARSAL, self._where, whole.mean - seconds)
         self.ran = 0
 
@@ -98,5 +98,5 @@ class Rehearsal:
             self._run(queries, self._rank_by)
             took = time.perf_counter() - started
             if not self.ran:
-                self._gate.predictor.learn(_RETRIEVAL, 1, took)
+                self._gate.predictor.learn(f"{_RETRIEVAL}/{self._where}", 1, took)
             self.ran += 1

@@ -281,7 +281,7 @@ class Steps:
         found = self._rank(
             judged_question(question), self._search(queries, 2 * self.options.pool, None)[0], self.options.pool
         )
-        return max((hit.stages.reranker or 0.0 for hit in found), default=0.0)
+        return found[0].relevance or 0.0 if found else 0.0
 
     def retrieve_parts(self, parts: Sequence[str]) -> list[list[Hit]]:
         """The best passages for each part of a question (see `retrieve_each`); empty if a part has no answer."""

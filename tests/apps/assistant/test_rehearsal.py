@@ -75,7 +75,7 @@ def test_it_stops_where_it_saves_nothing_and_goes_on_where_it_does(monkeypatch: 
     monkeypatch.setattr(rehearsing, "time", SimpleNamespace(perf_counter=count(0, 0.5).__next__))
     rig = Rig()
     rig.predictor.learn("slowed", 1, 0.0)
-    rig.rehearsal.judge(0.5)  # a search of which nothing ran before
+    rig.predictor.learn("retrieval/p/step", 1, 0.5)
     for _ in range(8):
         rig.write(passage, "x" * 120)
         rig.rehearsal.judge(0.1)
@@ -83,13 +83,13 @@ def test_it_stops_where_it_saves_nothing_and_goes_on_where_it_does(monkeypatch: 
     assert rig.trace.snapshot()[f"gate.{REHEARSAL}.saved_s"] == pytest.approx(8 * 0.4)
     slowed = Rig()
     slowed.predictor.learn("slowed", 1, 0.9)
-    slowed.rehearsal.judge(0.5)
+    slowed.predictor.learn("retrieval/p/step", 1, 0.5)
     for _ in range(8):
         slowed.write(passage, "x" * 120)
         slowed.rehearsal.judge(0.1)
     assert slowed.trace.snapshot()[f"gate.{REHEARSAL}.started"] < 8, "a reply gets longer by more than it saves"
     slow = Rig()
-    slow.rehearsal.judge(0.5)
+    slow.predictor.learn("retrieval/p/step", 1, 0.5)
     for _ in range(8):
         slow.write(passage, "x" * 120)
         slow.rehearsal.judge(0.6)
