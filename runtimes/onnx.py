@@ -46,6 +46,9 @@ from edge.runtimes.onnx_layer import (
     workspace,
 )
 
+MOST_SATURATING = 2048
+"""Largest chunk, in tokens, of narrow layers, whose blocks hold more."""
+
 NOTHING = np.empty(0, np.uint8)
 """The scratch memory for a stage that needs none."""
 
@@ -217,6 +220,7 @@ class OnnxLayerKernel(LayerKernel):
             self._attend_local = CompiledGraph(graphs.attend(local=True), threads)
         self._finish = CompiledGraph(graphs.finish(), threads)
         self._tokens = block_tokens(spec)
+        self.saturating_tokens = min(MOST_SATURATING, self._tokens)
         self._token_bytes = max(self._project.token_bytes, self._finish.token_bytes)
         self._fixed_bytes = max(self._project.fixed_bytes, self._finish.fixed_bytes)
         self._angles: dict[float, tuple[Array, Array]] = {}

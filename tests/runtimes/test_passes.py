@@ -215,7 +215,7 @@ def test_a_layer_ends_early_only_if_nobody_waits_for_the_pass(
 def test_what_does_not_fit_together_goes_one_after_the_other(
     packs: Callable[[str], Path], opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reranker = opened(packs("tiny-bert"), chunk_tokens=2000)  # measured on a busy machine, nothing may seem to be saved
+    reranker = opened(packs("tiny-bert"), chunk_tokens=2000)
     alone = [reranker.explain(*request) for request in REQUESTS]
     plan_memory, tried = reranker.engine.room.__class__.plan_memory, []
 
