@@ -50,7 +50,6 @@ def test_settings_and_functions_of_transformers() -> None:
         "{% generation %}{{ {'a': 'é'} | tojson }}{% endgeneration %}{{ strftime_now('%Y') | length }}{{ eos_token }}"
     )
     assert ChatTemplate(template, budget(), eos="</s>").render(["user"]) == [0, '<think></think>{"a": "é"}4</s>']
-    assert ChatTemplate(template, budget(), thinking=True).render(["user"]) == [0, '{"a": "é"}4']
 
 
 def test_a_model_without_template_reads_plain_text() -> None:
