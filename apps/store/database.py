@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -26,9 +26,9 @@ from edge.budget import MemoryBudget
 from edge.ivf.base import Connection
 from edge.resident import Closing
 
-Migration = str | Callable[[Connection], None] | None
-"""A script of SQL statements, or a function that runs inside the step's transaction. None stands for a step from before
-the first release: a store that got no further is refused, and a new one skips it."""
+Migration = str | None
+"""A script of SQL statements. None stands for a step from before the first release: a store that got no further is
+refused, and a new one skips it."""
 
 
 _LOG_PAGES = 1_000
@@ -164,11 +164,7 @@ class Database(Closing):
             with self.write() as db:
                 if _version(db) >= number:  # applied earlier, or by another process meanwhile
                     continue
-                if callable(migration):
-                    migration(db)
-                else:
-                    for statement in _statements(migration):
-                        db.execute(statement)
+                db.execute(migration)
                 db.execute(f"PRAGMA user_version = {number}").fetchall()
 
     def _refuse_foreign(self, db: Connection) -> None:
@@ -212,15 +208,3 @@ def _end(db: Connection) -> None:
 
 def _version(db: Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchall()[0][0])
-
-
-def _statements(script: str) -> Iterator[str]:
-    """`executescript` would commit the surrounding transaction."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if apsw.complete(statement):
-            yield statement
-            statement = ""
-    if statement.strip():
-        yield statement
