@@ -89,15 +89,12 @@ class _Handle:
 
 
 class ConnectionPool:
-    def __init__(
-        self, path: Path, *, budget: MemoryBudget, read_only: bool, cache: int, busy_seconds: float, verbs: str
-    ) -> None:
+    def __init__(self, path: Path, *, budget: MemoryBudget, read_only: bool, busy_seconds: float, verbs: str) -> None:
         self.path = path
         self.read_only = read_only
         self.busy_seconds = busy_seconds
         self._verbs = verbs
         self._budget = budget
-        self._cache = cache
         self._own = threading.local()
         self._idle: list[_Handle] = []
         self._lent = 0
@@ -160,7 +157,7 @@ class ConnectionPool:
             raise StorageError(f"{self.path} has been closed")
 
     def _open(self) -> _Handle:
-        lease = self._budget.reserve("SQLite", self._cache + CONNECTION_BYTES)
+        lease = self._budget.reserve("SQLite", PAGE_CACHE + CONNECTION_BYTES)
         frozen = self._frozen()
         try:
             with translated(self.path, self._verbs, self.busy_seconds):
@@ -168,7 +165,7 @@ class ConnectionPool:
                     raise CorruptError(EMPTIED)
                 writable = not self.read_only
                 uri = writing_uri(self.path) if writable else reading_uri(self.path)
-                db = connect(uri, writable=writable, cache=self._cache, busy_seconds=self.busy_seconds)
+                db = connect(uri, writable=writable, cache=PAGE_CACHE, busy_seconds=self.busy_seconds)
                 # Anybody may have written the file. SQLite refuses a longer value before it takes memory for it.
                 longest = max(ALWAYS_READ, self._budget.limit // _PER_VALUE)
                 db.budget = self._budget

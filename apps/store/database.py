@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from edge.apps.store.connections import PAGE_CACHE, ConnectionPool
+from edge.apps.store.connections import ConnectionPool
 from edge.apps.store.failures import (
     HEALTH_TABLE,
     DamagedStore,
@@ -65,7 +65,6 @@ class Database(Closing):
         *,
         budget: MemoryBudget,
         read_only: bool = False,
-        cache: int = PAGE_CACHE,
         busy_seconds: float = 30.0,
         verbs: str = "edge",
     ) -> None:
@@ -76,9 +75,7 @@ class Database(Closing):
         self.verbs = verbs
         if not read_only and path.exists() and not can_be_written(path.parent):
             raise not_writable(path.parent)
-        self._pool = ConnectionPool(
-            path, budget=budget, read_only=read_only, cache=cache, busy_seconds=busy_seconds, verbs=verbs
-        )
+        self._pool = ConnectionPool(path, budget=budget, read_only=read_only, busy_seconds=busy_seconds, verbs=verbs)
         self._writing = threading.Lock()
         try:
             self._migrate(migrations)

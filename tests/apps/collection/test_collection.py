@@ -310,12 +310,6 @@ def test_texts_are_added_found_replaced_and_deleted(collection: Collection, cons
     consistent(collection)
 
 
-def test_paths_are_added_as_files(collection: Collection, small: Any) -> None:
-    assert collection.add([small.path / "ice.txt"]) == [str(small.path / "ice.txt")]
-    assert collection.add(str(small.path / "rivers.md")) == [str(small.path / "rivers.md")]
-    assert paths(collection) == ["ice.txt", "rivers.md"]
-
-
 def test_filters_hold_for_words_and_for_vectors(collection: Collection, small: Any) -> None:
     collection.index(small.path)
     found = collection.search("ice bread river", 10, where=["type:markdown"])
@@ -443,14 +437,3 @@ def test_a_thousand_paths_are_indexed_updated_and_removed(
     assert collection.delete(paths[1:]) == COUNT - 1
     assert (collection.roots, len(collection.files())) == ([str(paths[0])], 1)
     consistent(collection)
-
-
-def test_a_thousand_paths_below_one_root(collection: Collection, folder: Any) -> None:
-    folder.write("kept.txt", "Kept.")
-    collection.index(folder.path)
-    paths = [folder.write(f"{number % 7}/{number}.txt", "The same.") for number in range(COUNT)]
-    assert collection.update(paths).indexed == COUNT
-    for path in paths:
-        path.unlink()
-    assert collection.update(paths).removed == COUNT
-    assert [file.path for file in collection.files()] == [str(folder.path / "kept.txt")]

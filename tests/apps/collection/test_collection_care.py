@@ -160,11 +160,7 @@ def test_a_repair_keeps_every_column_of_a_sound_index(whole: Path, tiny_config: 
 
 def test_a_damaged_segment_is_named_and_made_again(whole: Path, tiny_config: Config, docs: Path) -> None:
     right = look(whole, tiny_config)
-    (segment,) = (
-        (whole / "segments").glob("*.ivf")
-        if list((whole / "segments").glob("*.ivf"))
-        else [file for file in (whole / "segments").iterdir() if file.suffix != ".lock"]
-    )
+    (segment,) = (whole / "segments").glob("*.blk")
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
