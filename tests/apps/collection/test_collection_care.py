@@ -217,24 +217,6 @@ def test_a_database_that_was_cut_off_is_repaired(whole: Path, tiny_config: Confi
     assert {row for row in right if row[0] != "mine"} <= stored(whole, tiny_config)
 
 
-def test_the_log_of_an_emptied_database_is_brought_back(
-    make: Make, docs: Path, tmp_path: Path, tiny_config: Config
-) -> None:
-    with make("live") as collection:
-        collection.index(docs)
-        collection.add("A text without a file, about a bridge of stone.", ids=["mine"])
-        right = results(collection)
-        shutil.copytree(tmp_path / "live", tmp_path / "killed")
-    path = tmp_path / "killed" / "edge.db"
-    with path.open("r+b") as file:
-        file.truncate(0)
-    with pytest.raises(StorageError, match=r"the file is empty, and was not.*`edge repair` mends"):
-        look(path.parent, tiny_config)
-    report = mended(path.parent, tiny_config)
-    assert report.after.findings == []
-    assert look(path.parent, tiny_config) == right, "the text without a file, too"
-
-
 def test_only_the_vectors_of_a_damaged_segment_are_made_again(
     make: Make, docs: Path, tmp_path: Path, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

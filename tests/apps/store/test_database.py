@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 from naive.program import printed
-from naive.waiting import until
+from naive.waiting import at_once, until
 
 from edge.apps.store.database import Database
 from edge.apps.store.failures import StoreUnavailable
@@ -65,11 +65,7 @@ def test_reading_inside_a_write_sees_it(database: Database) -> None:
 
 
 def test_threads_write_one_after_the_other(database: Database) -> None:
-    threads = [threading.Thread(target=lambda: [insert(database, "x") for _ in range(20)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(lambda number: [insert(database, "x") for _ in range(20)], 4)
     assert len(texts(database)) == 80
 
 
@@ -108,15 +104,13 @@ def test_many_threads_share_a_few_connections(tmp_path: Path, budget: MemoryBudg
     one = Database(tmp_path / "one.db", [NOTES], budget=budget)
     used, most = budget.used, 0
 
-    def read() -> None:
+    def read(number: int) -> None:
         nonlocal most
         with one.read():
             most = max(most, budget.used)
             until(lambda: budget.used > used or most > used)  # another thread reads, too
 
-    threads = [in_thread(read) for _ in range(20)]
-    for thread in threads:
-        thread.join()
+    at_once(read, 20)
     assert used < most <= 4 * used
     one.close()
 

@@ -130,26 +130,6 @@ def test_to_lock_writes_nothing(tmp_path: Path) -> None:
         assert [(file.name, file.stat().st_size) for file in tmp_path.iterdir()] == [(path.name, 0)]
 
 
-def test_other_threads_run_while_one_waits_for_a_lock(tmp_path: Path) -> None:
-    """SQLite waits without the interpreter's lock, so the thread that holds the database goes on and lets go."""
-    path = tmp_path / "x.db"
-    holder, waiting = plain(path), plain(path)
-    holder.execute("CREATE TABLE t(a)")
-    waiting.set_busy_timeout(20_000)
-    for begin in ("BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"):
-        holder.execute(begin)
-        timer = threading.Timer(0.2, holder.execute, ["COMMIT"])
-        timer.start()
-        try:
-            waiting.execute(begin)
-        except apsw.BusyError:
-            pytest.fail("the wait for the lock kept the interpreter's lock")
-        waiting.execute("ROLLBACK")
-        timer.join()
-    holder.close()
-    waiting.close()
-
-
 def test_the_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
     Collection(tmp_path / "c", memory="10GB").close()
     Memory(tmp_path / "m", memory="10GB").close()
