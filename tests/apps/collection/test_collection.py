@@ -126,6 +126,8 @@ def test_a_file_that_has_just_been_saved_has_its_time_and_is_read_again(collecti
     moment = time.time_ns() + 3600 * 10**9  # however slow the machine is, the file is read shortly after this time
     os.utime(note, ns=(moment, moment))
     collection.index(folder.path)
+    with collection.database.read() as db:
+        assert db.execute("SELECT racy FROM files").fetchall() == [(1,)]
     assert [file.mtime_ns for file in collection.files()] == [moment]
     today = f"after:{datetime.fromtimestamp(moment / 1e9):%Y-%m-%d}"
     assert [file.path for file in collection.files(today)] == [str(note)]
