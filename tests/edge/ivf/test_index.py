@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,13 +121,6 @@ STEPS = st.one_of(
     st.tuples(st.just("reopen"), st.none()),
     st.tuples(st.just("look"), st.none()),
 )
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[IndexRig]:
-    rig = IndexRig(tmp_path)
-    yield rig
-    rig.close()
 
 
 @pytest.mark.parametrize("codec", ["flat", "sq8", "pq"])

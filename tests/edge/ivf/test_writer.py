@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,6 @@ from naive.index import IndexRig, mixture
 from edge.errors import BudgetExceeded, ConfigError, InputError
 from edge.ivf.base import MAINTENANCE_NBYTES, IndexOptions
 from edge.ivf.index import VectorIndex
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[IndexRig]:
-    rig = IndexRig(tmp_path)
-    yield rig
-    rig.close()
 
 
 def test_what_is_refused(rig: IndexRig) -> None:

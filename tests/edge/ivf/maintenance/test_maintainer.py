@@ -6,7 +6,6 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,6 @@ from edge.ivf.storage import segment_writer
 from edge.ivf.storage.manifest import IndexManifest, State
 from edge.ivf.storage.segment_writer import SegmentWriter
 from edge.ivf.storage.segments import IndexSegment
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[IndexRig]:
-    rig = IndexRig(tmp_path)
-    yield rig
-    rig.close()
 
 
 def sizes(snapshot: Snapshot) -> list[int]:
