@@ -23,8 +23,9 @@ NOTES = "CREATE TABLE notes(id INTEGER PRIMARY KEY, text TEXT NOT NULL);\nCREATE
 
 
 @pytest.fixture
-def database(tmp_path: Path, budget: MemoryBudget) -> Database:
-    return Database(tmp_path / "notes.db", [NOTES], budget=budget, busy_seconds=0.2)
+def database(tmp_path: Path, budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch) -> Database:
+    monkeypatch.setattr("edge.apps.store.connections.BUSY_S", 0.2)
+    return Database(tmp_path / "notes.db", [NOTES], budget=budget)
 
 
 def texts(database: Database) -> list[str]:

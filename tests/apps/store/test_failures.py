@@ -88,15 +88,15 @@ def run(db: apsw.Connection, statement: str) -> None:
 
 
 def test_a_second_writer_is_told_after_a_while(tmp_path: Path) -> None:
-    first, second = (WriterLock(tmp_path / "writer.lock", seconds=0.1) for _ in range(2))
+    first, second = (WriterLock(tmp_path / "writer.lock") for _ in range(2))
     with first(), first():
-        with pytest.raises(StorageError, match="another process has been changing"), second():
+        with pytest.raises(StorageError, match="another process has been changing"), second(0.1):
             pass
         refused: list[str] = []
 
         def enter() -> None:
             try:
-                with first():
+                with first(0.1):
                     pass
             except StorageError as error:
                 refused.append(str(error))
@@ -116,8 +116,7 @@ def test_a_file_that_is_no_lock_is_named(tmp_path: Path, in_the_way: str) -> Non
         path.mkdir()
     else:
         path.write_text("not a database, and longer than a header of a hundred bytes would be " * 3)
-    lock = WriterLock(path, seconds=0.1)
-    with pytest.raises(StorageError, match=r"writer\.lock cannot be"), lock():
+    with pytest.raises(StorageError, match=r"writer\.lock cannot be"), WriterLock(path)():
         pass
 
 
