@@ -220,7 +220,8 @@ class OnnxLayerKernel(LayerKernel):
             self._attend_local = CompiledGraph(graphs.attend(local=True), threads)
         self._finish = CompiledGraph(graphs.finish(), threads)
         self._tokens = block_tokens(spec)
-        self.saturating_tokens = min(MOST_SATURATING, self._tokens)
+        # Other products than those of integers gain from several blocks.
+        self.saturating_tokens = min(MOST_SATURATING, max(self._tokens, 0 if spec.precision == "int8" else 1024))
         self._token_bytes = max(self._project.token_bytes, self._finish.token_bytes)
         self._fixed_bytes = max(self._project.fixed_bytes, self._finish.fixed_bytes)
         self._angles: dict[float, tuple[Array, Array]] = {}
