@@ -99,13 +99,6 @@ def test_a_collection_without_passages_takes_any_embedder(make: Make, small: Any
         make().search("river")
 
 
-def test_a_missing_embedder_is_named_with_the_command_that_gets_it(make: Make, small: Any, tiny_config: Config) -> None:
-    collection = make(config=dataclasses.replace(tiny_config, embedder="multilingual-e5-small"))
-    with pytest.raises(ModelError, match="edge models pull multilingual-e5-small"):
-        collection.index(small.path)
-    assert collection.files() == []
-
-
 def test_a_collection_that_is_not_there_cannot_be_read(make: Make, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"there is no collection in .*; `edge index DIR` makes one"):
         make("absent", read_only=True)
