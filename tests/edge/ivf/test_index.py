@@ -261,8 +261,7 @@ def test_a_reader_reopens_only_what_changed(tmp_path: Path) -> None:
     rig.close()
 
 
-def test_one_maintainer_at_a_time(tmp_path: Path) -> None:
-    rig = IndexRig(tmp_path)
+def test_one_maintainer_at_a_time(rig: IndexRig, tmp_path: Path) -> None:
     rig.add(range(30), mixture(30, rig.dim))
     with Guard(tmp_path / "segments" / "maintenance.lock") as guard:
         assert guard.held
@@ -271,7 +270,6 @@ def test_one_maintainer_at_a_time(tmp_path: Path) -> None:
         assert report.flushed == 0
     assert rig.index.maintain(rig.database.write, full=True).flushed == 0, "they had become a segment at once"
     rig.check()
-    rig.close()
 
 
 def test_writers_and_readers_beside_a_maintainer(tmp_path: Path) -> None:
