@@ -105,8 +105,6 @@ class VectorIndex(Closing):
         """Adds `vectors` [n, dim] under `ids` [n], and replaces known ones. If it fails, the caller rolls back."""
         numbers = _checked_ids(ids)
         rows = self._checked_vectors(vectors, len(numbers))
-        if len(numbers) == 0:
-            return
         manifest = self._manifest(db)
         stamp = manifest.touch(dim=self.dim)
         order = np.argsort(numbers, kind="stable")
