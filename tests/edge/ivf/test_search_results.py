@@ -140,6 +140,14 @@ def test_the_lists_are_scanned_as_faiss_scans_them(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("codec", ["flat", "sq8"])
+def test_more_equals_than_a_heap_holds_are_told_apart_by_their_ids(rigs: list[Rig], tmp_path: Path, codec: str) -> None:
+    rigs.append(rig := Rig(tmp_path, gridded(600, DIM, distinct=2), codec, nlist=2, files=3))
+    queries = gridded(4, DIM, seed=9)
+    found = rig.search(queries, 3, 2)
+    rig.check(queries, found, 3, 2)
+
+
+@pytest.mark.parametrize("codec", ["flat", "sq8"])
 @pytest.mark.parametrize("fast", [0, 30_000])
 def test_the_least_memory_gives_the_same_results(tmp_path: Path, codec: str, fast: int) -> None:
     vectors, queries = gridded(1000, DIM), gridded(20, DIM, seed=7)
