@@ -268,6 +268,7 @@ def test_tokens_of_one_event_are_cut(server: Server, generator: OpenAIGenerator)
         assert generator.stats is not None
         assert generator.stats.finish == "length"
     assert "".join(p.text for p in generator.stream(QUESTION, Sampling(max_tokens=7, stop=("b",)))) == "a"
+    assert generator.stats.finish == "stop"
 
 
 def test_tokens_within_a_character_count(server: Server, generator: OpenAIGenerator) -> None:
