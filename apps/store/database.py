@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -27,9 +27,9 @@ from edge.budget import MemoryBudget
 from edge.ivf.base import Connection
 from edge.resident import Closing
 
-Migration = str | None
-"""A script of SQL statements. None stands for a step from before the first release: a store that got no further is
-refused, and a new one skips it."""
+Migration = str | Callable[[Connection], None] | None
+"""A script of SQL statements, or a function that runs inside the step's transaction. None stands for a step from before
+the first release: a store that got no further is refused, and a new one skips it."""
 
 
 _LOG_PAGES = 1_000
@@ -161,7 +161,10 @@ class Database(Closing):
             with self.write() as db:
                 if _version(db) >= number:  # applied earlier, or by another process meanwhile
                     continue
-                db.execute(migration)
+                if callable(migration):
+                    migration(db)
+                else:
+                    db.execute(migration)
                 db.execute(f"PRAGMA user_version = {number}").fetchall()
 
     def _refuse_foreign(self, db: Connection) -> None:

@@ -197,10 +197,12 @@ def test_a_cache_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 def test_migrations_run_once_in_order(tmp_path: Path, budget: MemoryBudget) -> None:
+    def fill(db: apsw.Connection) -> None:
+        db.execute("INSERT INTO notes(text) VALUES ('first;\n')")
+
     path = tmp_path / "notes.db"
     Database(path, [NOTES], budget=budget).close()
     for _ in range(2):
-        fill = "INSERT INTO notes(text) VALUES ('first;\n')"
         with Database(path, [NOTES, fill, "ALTER TABLE notes ADD COLUMN size INTEGER"], budget=budget) as database:
             assert texts(database) == ["first;\n"]
 
