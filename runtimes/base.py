@@ -69,8 +69,8 @@ class LayerKernel(ABC):
 
     spec: LayerSpec
     hidden_dtype: HiddenDtype
-    saturating_tokens: int | None = None
-    """Number of tokens in a chunk beyond which a pass gets no faster, if it is known without a measurement."""
+    saturating_tokens: int = 1024
+    """Number of tokens in a chunk beyond which a pass gets no faster."""
 
     def bind(self, weights: Weights) -> Weights:
         """Prepares a layer's weights once for all following chunks, for example with a copy to the memory of a GPU.

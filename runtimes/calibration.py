@@ -34,6 +34,8 @@ MARGINS = tuple(np.arange(0.5, 4.01, 0.125).tolist())
 _SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 1.0)
 """The largest share of results in the pool that a margin is measured for."""
 
+_POOLS = (20, 60)
+_MODES: tuple[Mode, ...] = ("ranked", "top-k")
 _FOLDS = 4
 
 
@@ -181,16 +183,13 @@ def calibrate(
     examples: Sequence[Example],
     *,
     ks: Sequence[int] = (1, 3, 5, 10, 20),
-    pools: Sequence[int] = (20, 60),
-    modes: Iterable[Mode] = ("ranked", "top-k"),
-    orders: Sequence[bool] = (False, True),
     target: float = TARGET,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
     """Measures a model's operating points; `save` stores the result with the model.
 
-    `examples`: at least 8, better about 100. `orders`: False for candidates in no order, True for blended retrieval
-    scores. `target`: share of full depth's K results to be found. `progress` gets (queries done, queries in all)."""
+    `examples`: at least 8, better about 100. `target`: share of full depth's K results to be found. `progress` gets
+    (queries done, queries in all)."""
     if len(examples) < 8:
         raise InputError(f"calibration needs at least 8 queries, not {len(examples)}")
     if not 0 < target <= 1:
@@ -238,20 +237,18 @@ def calibrate(
         points=(),
         lens=lens if sighted else None,
     )
-    return with_margins(found, records, ks=ks, pools=pools, modes=modes, orders=orders, target=target)
+    return _with_margins(found, records, ks)
 
 
-def with_margins(
-    calibration: Calibration, records: Sequence[RecordedScores], *, ks: Sequence[int], pools: Sequence[int],
-    modes: Iterable[Mode], orders: Sequence[bool], target: float,
-) -> Calibration:  # fmt: skip
-    """The calibration with the margins that keep the target on these records, and the measured effect of pruning."""
+def _with_margins(calibration: Calibration, records: Sequence[RecordedScores], ks: Sequence[int]) -> Calibration:
+    """The calibration with the margins that keep its target on these records, and the measured effect of pruning, for
+    candidates in no order and for blended retrieval scores."""
     largest = max(record.scores.shape[1] for record in records)
-    sizes = sorted({min(size, largest) for size in pools})
+    sizes = sorted({min(size, largest) for size in _POOLS})
     points: list[Measured] = []
     margins: dict[bool, dict[str, tuple[tuple[float, float], ...]]] = {False: {}, True: {}}
-    for mode, order in product(modes, orders):
-        points_of = find_margins(records, ks, sizes, mode, calibration, retrieved=order, target=target)
+    for mode, order in product(_MODES, (False, True)):
+        points_of = find_margins(records, ks, sizes, mode, calibration, retrieved=order, target=calibration.target)
         if points_of:
             margins[order][mode] = points_of
         shares, found = zip(*points_of, strict=True) if points_of else ((), ())

@@ -33,7 +33,6 @@ from edge.runtimes.needs import (
     engine_needs,
     hidden_dtype,
     least_pass,
-    saturating_tokens,
     tokens_nbytes,
     too_small,
 )
@@ -123,9 +122,7 @@ class Engine(Closing):
             self.working = max(self.vocabulary.nbytes, chosen.working_nbytes(one))
             self.embedding = InputEmbedding(model, self._row_capacity(), budget, rows)
             held.callback(self.embedding.close)
-            spared = self.working - self.vocabulary.nbytes
             saturating = self.tuning.chunk_tokens or self.kernel.saturating_tokens
-            saturating = saturating or saturating_tokens(self.kernel, chosen.name, threads, budget, spared)
             self.head = model.load(HEAD)
             self.window = SlidingWindow(
                 model.file, model.layer_blocks, self.place.way(model), self.place.memory, widest=self.tuning.buffers

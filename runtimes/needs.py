@@ -1,29 +1,19 @@
-"""What an engine and its passes need: memory, computed before anything is loaded; chunks that saturate the cores,
-measured once per kernel; and their arrangement in the free memory."""
+"""What an engine and its passes need: memory, computed before anything is loaded; and the arrangement of passes in the
+free memory."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-import platformdirs
-
-from edge.budget import SPREAD, MemoryBudget, import_nbytes
+from edge.budget import SPREAD, import_nbytes
 from edge.config import format_size
 from edge.errors import BudgetExceeded
-from edge.files.sealed import recall, remember
 from edge.models.packed import HEAD, PackedModel
 from edge.models.spec import ModelSpec
 from edge.models.tables import Tables
 from edge.models.tokenizer import TokenBatch, Vocabulary
-from edge.resident import trim_heap
-from edge.runtimes.base import HiddenDtype, LayerKernel, Runtime, Workplace, physical_cores
+from edge.runtimes.base import HiddenDtype, LayerKernel, Runtime, Workplace
 from edge.runtimes.input import InputEmbedding
 from edge.streaming.forwarding import SLACK, MemoryPlan, PassSizes, least, plan_memory
 from edge.streaming.window import SLIDING, SlidingWindow
@@ -222,102 +212,3 @@ class Room:
             longest=max(int(batch.lengths.max()) for batch in batches),
             saturating=self.saturating,
         )
-
-
-_SIZES = (128, 256, 512, 1024, 2048)
-_ENOUGH = 0.97
-"""A chunk size saturates the cores if it reaches this share of the best measured throughput."""
-
-_SEQUENCE = 100
-"""Tokens per sequence in the measurement; a chunk has as many whole ones as fit."""
-
-_ROUNDS = 5
-"""Number of runs of each size. The sizes take turns, so that other load on the machine does not slow a single size."""
-
-_STEADY = 1.25
-"""A measurement is disturbed if the slowest run of the chosen size takes more than this multiple of the fastest."""
-
-_WORKING = 0.8
-"""A measurement is disturbed if the threads worked for less than this share of its time."""
-
-_TRIES = 5
-"""A disturbed measurement is used in this process only; after this number of them the largest result is stored."""
-
-_METHOD = 3
-"""The number of this measurement's method. Results of other methods are ignored."""
-
-_disturbed: dict[str, int] = {}
-"""The results of this process's disturbed measurements, by the key of the stored ones."""
-
-
-def saturating_tokens(kernel: LayerKernel, runtime: str, threads: int, budget: MemoryBudget, spared: int = 0) -> int:
-    """The smallest chunk size, in tokens, with 97 % of the best throughput. Only sizes that leave `spared` bytes are
-    measured; the smallest without a measurement if none does."""
-    room = budget.free - spared
-    sizes = [size for size in _SIZES if _nbytes(kernel, size) <= room]
-    if not sizes:
-        return _SIZES[0]
-    subject = (_METHOD, runtime, threads, os.cpu_count(), kernel.spec, kernel.hidden_dtype, sizes)
-    key = hashlib.sha256(repr(subject).encode()).hexdigest()[:16]
-    path = Path(platformdirs.user_cache_dir("edge-rag", appauthor=False)) / "saturation.json"
-    if key in _disturbed:
-        return _disturbed[key]
-    known = recall(path, "the measured chunk sizes")
-    if isinstance(known.get(key), int) and known[key] in _SIZES:
-        return int(known[key])
-    try:
-        with budget.reserve("measurement", _nbytes(kernel, sizes[-1])):
-            seconds, working = _measure(kernel, sizes, threads or physical_cores())
-            trim_heap()
-    except BudgetExceeded:  # another thread has taken the free memory
-        return _SIZES[0]
-    chosen, spread = choose(seconds)
-    found = known.pop(f"disturbed {key}", None)
-    if spread > _STEADY or working < _WORKING:
-        tries: list[int] = [*(size for size in (found if isinstance(found, list) else ()) if size in _SIZES), chosen]
-        chosen = max(tries)
-        if len(tries) < _TRIES:
-            _disturbed[key] = chosen
-            remember(path, {**known, f"disturbed {key}": tries})
-            return chosen
-    remember(path, {**known, key: chosen})
-    return chosen
-
-
-def choose(seconds: Mapping[int, Sequence[float]]) -> tuple[int, float]:
-    """The smallest size with 97 % of the best throughput in its fastest run, and its slowest run's ratio."""
-    rates = {size: size // _SEQUENCE / min(runs) for size, runs in seconds.items()}
-    best = max(rates.values())
-    size = min(size for size, rate in rates.items() if rate >= _ENOUGH * best)
-    return size, max(seconds[size]) / min(seconds[size])
-
-
-def _nbytes(kernel: LayerKernel, tokens: int) -> int:
-    """Bytes for the measurement of a size: states, a layer's random weights, and the numbers they are made from."""
-    states = tokens * kernel.spec.hidden * (4 + np.dtype(kernel.hidden_dtype).itemsize)
-    return kernel.workspace(tokens, _SEQUENCE) + states + 3 * kernel.spec.nbytes
-
-
-def _measure(kernel: LayerKernel, sizes: list[int], threads: int) -> tuple[dict[int, list[float]], float]:
-    """The times of the runs of each size, and the share of the time in which the threads worked in the largest runs."""
-    generator = np.random.default_rng(0)
-    weights: dict[str, npt.NDArray[np.generic]] = {}
-    for tensor in kernel.spec.tensors():
-        if tensor.dtype == "int8":
-            weights[tensor.name] = generator.integers(-127, 128, tensor.shape, dtype=np.int8)
-        else:
-            weights[tensor.name] = (generator.standard_normal(tensor.shape, np.float32) * 0.02).astype(tensor.dtype)
-    bound = kernel.bind(weights)  # as in a pass, where a layer is bound once for all chunks
-    seconds: dict[int, list[float]] = {size: [] for size in sizes}
-    worked = 0.0
-    for turn in range(_ROUNDS + 1):
-        for size in sizes:
-            lengths = np.full(size // _SEQUENCE, _SEQUENCE, np.int32)
-            shape = int(lengths.sum()), kernel.spec.hidden
-            states = generator.standard_normal(shape, np.float32).astype(kernel.hidden_dtype)
-            started, before = time.perf_counter(), time.process_time()
-            kernel.run(states, lengths, bound)
-            if turn > 0:  # the first round warms up
-                seconds[size].append(time.perf_counter() - started)
-                worked += (time.process_time() - before) * (size == sizes[-1])
-    return seconds, worked / sum(seconds[sizes[-1]]) / threads

@@ -46,6 +46,9 @@ from edge.runtimes.onnx_layer import (
     workspace,
 )
 
+MOST_SATURATING = 2048
+"""Largest chunk, in tokens, of narrow layers, whose blocks hold more."""
+
 NOTHING = np.empty(0, np.uint8)
 """The scratch memory for a stage that needs none."""
 
@@ -217,6 +220,8 @@ class OnnxLayerKernel(LayerKernel):
             self._attend_local = CompiledGraph(graphs.attend(local=True), threads)
         self._finish = CompiledGraph(graphs.finish(), threads)
         self._tokens = block_tokens(spec)
+        # Other products than those of integers gain from several blocks.
+        self.saturating_tokens = min(MOST_SATURATING, max(self._tokens, 0 if spec.precision == "int8" else 1024))
         self._token_bytes = max(self._project.token_bytes, self._finish.token_bytes)
         self._fixed_bytes = max(self._project.fixed_bytes, self._finish.fixed_bytes)
         self._angles: dict[float, tuple[Array, Array]] = {}
@@ -305,13 +310,7 @@ class OnnxLayerKernel(LayerKernel):
         weights: Weights,
     ) -> None:
         start = 0
-        if local:
-            for n in map(int, lengths):
-                stop = start + n
-                self._attend_near(q[start:stop], k[start:stop], v[start:stop], context[start:stop], scratch)
-                start = stop
-            return
-        if self._fused_attention:
+        if self._fused_attention and not local:
             for count, n in runs(lengths):
                 stop = start + count * n
                 parts = {"q": q, "k": k, "v": v, "context": context}
@@ -332,47 +331,41 @@ class OnnxLayerKernel(LayerKernel):
             if prefix is not None:
                 keys[shared : shared + n], values[shared : shared + n] = own_keys, own_values
                 own_keys, own_values = keys[: shared + n], values[: shared + n]
-            self._attend_sequence(q[start:stop], own_keys, own_values, context[start:stop], scratch, weights)
+            self._attend_sequence(q[start:stop], own_keys, own_values, context[start:stop], scratch, local, weights)
             start = stop
 
-    def _attend_near(self, q: Array, k: Array, v: Array, context: Array, scratch: npt.NDArray[np.uint8]) -> None:
-        """Local attention of one sequence, block by block: a block's keys are those in the windows of its queries."""
-        window, heads = self.spec.window, self.spec.kv_heads
-        for start, stop in blocks(len(q), query_tokens(self.spec, min(len(q), QUERIES + 2 * window))):
-            low, high = max(0, start - window), min(len(q), stop + window)
-            rows, width = stop - start, high - low
-            apart = np.abs(np.arange(start, stop)[:, None] - np.arange(low, high))
-            mask = np.where(apart > window, np.float32(-np.inf), np.float32(0))
-            scores = scratch.view(np.float32)[: self.spec.heads * rows * width].reshape(heads, -1, width)
-            outputs = {
-                "scores": scores,
-                "masked": scores.reshape(heads, -1, rows, width),
-                "probabilities": scores,
-                "context": context[start:stop],
-            }
-            self._attend_local.run(
-                {}, NOTHING, outputs, q=q[start:stop], k=k[low:high], v=v[low:high], mask=mask[None, None]
-            )
-
     def _attend_sequence(
-        self, q: Array, k: Array, v: Array, context: Array, scratch: npt.NDArray[np.uint8], weights: Weights
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        context: Array,
+        scratch: npt.NDArray[np.uint8],
+        local: bool,
+        weights: Weights,
     ) -> None:
-        """Attention of one sequence, block by block. The queries belong to the last tokens of the keys."""
-        shared = len(k) - len(q)
-        for start, stop in blocks(len(q), query_tokens(self.spec, len(k))):
-            rows, end = stop - start, shared + stop if self.spec.causal else len(k)
-            inputs: dict[str, npt.NDArray[Any]] = {"q": q[start:stop], "k": k[:end], "v": v[:end]}
-            scores = scratch.view(np.float32)[: self.spec.heads * rows * end].reshape(self.spec.kv_heads, -1, end)
+        """Attention of one sequence, block by block. The queries belong to the last tokens of the keys. The keys of a
+        `local` block are those in the windows of its queries."""
+        spec, shared, near = self.spec, len(k) - len(q), self.spec.window if local else len(k)
+        attend = self._attend_local if local else self._attend
+        for start, stop in blocks(len(q), query_tokens(spec, min(len(k), QUERIES + 2 * near))):
+            low, end = max(0, start - near), min(len(k), stop + near) if local or not spec.causal else shared + stop
+            rows, width = stop - start, end - low
+            inputs: dict[str, npt.NDArray[Any]] = {"q": q[start:stop], "k": k[low:end], "v": v[low:end]}
+            scores = scratch.view(np.float32)[: spec.heads * rows * width].reshape(spec.kv_heads, -1, width)
             outputs = {"scores": scores, "probabilities": scores, "context": context[start:stop]}
-            if self.spec.by_distance:
-                bias = distance_bias(self.spec, weights, q[start:stop].reshape(rows, -1, self.spec.head_size), k, start)
-                inputs["mask"] = bias.reshape(self.spec.kv_heads, -1, rows, end)
-            elif self.spec.causal:
-                inputs["mask"] = np.zeros((1, 1, rows, end), np.float32)
-                inputs["mask"][..., end - rows :] = self._triangle[:rows, :rows]
+            if local:
+                apart = np.abs(np.arange(start, stop)[:, None] - np.arange(low, end))
+                inputs["mask"] = np.where(apart > near, np.float32(-np.inf), np.float32(0))[None, None]
+            elif spec.by_distance:
+                bias = distance_bias(spec, weights, q[start:stop].reshape(rows, -1, spec.head_size), k, start)
+                inputs["mask"] = bias.reshape(spec.kv_heads, -1, rows, width)
+            elif spec.causal:
+                inputs["mask"] = np.zeros((1, 1, rows, width), np.float32)
+                inputs["mask"][..., width - rows :] = self._triangle[:rows, :rows]
             if "mask" in inputs:
-                outputs["masked"] = scores.reshape(self.spec.kv_heads, -1, rows, end)
-            self._attend.run({}, NOTHING, outputs, **inputs)
+                outputs["masked"] = scores.reshape(spec.kv_heads, -1, rows, width)
+            attend.run({}, NOTHING, outputs, **inputs)
 
 
 def blocks(total: int, most: int) -> Iterator[tuple[int, int]]:

@@ -24,7 +24,6 @@ import pytest
 from making.pdf import pdf_bytes
 from making.random_gguf import RandomModel
 from making.synth import synth
-from naive.chunk_sizes import write_chunk_sizes
 from naive.forked import forked_edge
 from naive.waiting import PATIENCE_S
 
@@ -99,7 +98,6 @@ def first_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The home before any snippet has run. What is indexed and remembered is there for the snippets that search it."""
     home = tmp_path_factory.mktemp("homes").resolve() / "home"
     synth("tiny-bert-embedder", home / "models" / "tiny").close()
-    write_chunk_sizes(home / "cache")
     documents = home / "Documents"
     (documents / "letters").mkdir(parents=True)
     (home / "Work").mkdir()

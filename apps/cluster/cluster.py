@@ -469,7 +469,7 @@ class Cluster(Searchable, Together):
 
     def _settled(self) -> bool:
         try:
-            with WriterLock(self.catalogue.database.path.parent / LOCK, seconds=0.0)():
+            with WriterLock(self.catalogue.database.path.parent / LOCK)(0.0):
                 self._finish_growth()
                 self._publish_changes()
         except StorageError:

@@ -101,12 +101,11 @@ CREATE INDEX mails_by_thread ON mails(thread);
 {LexicalIndex.create(FULL_TEXT)}
 """
 
-_UNRELEASED = 10
+_UNRELEASED = 11
 
 
 def migrations() -> list[Migration]:
-    vectors, *later = VectorIndex.migrations()
-    return [*[None] * _UNRELEASED, f"{TABLES}{vectors}", *later, _spell_again]
+    return [*[None] * _UNRELEASED, "\n".join([TABLES, *VectorIndex.migrations()])]
 
 
 def full_text() -> LexicalIndex:
@@ -115,14 +114,6 @@ def full_text() -> LexicalIndex:
 
 def passage(context: str, text: str) -> str:
     return f"{context}\n{text}" if context else text
-
-
-def _spell_again(db: Connection) -> None:
-    """Names and numbers with signs are words of the full text now, and files are due that were left out for their
-    names."""
-    db.execute("UPDATE files SET due = 1 WHERE reason = 'its name is not valid Unicode'")
-    rows = "SELECT id, context, text FROM chunks WHERE id > ? ORDER BY id LIMIT ?"
-    full_text().refill(db, rows, lambda row: passage(str(row[1]), str(row[2])))
 
 
 def open_database(path: Path, budget: MemoryBudget, *, read_only: bool) -> Database:
@@ -223,7 +214,7 @@ class StoredChunk:
     page: int | None
     lines: str | None
     hash: bytes
-    checksum: bytes | None
+    checksum: bytes
 
 
 PLACE = ("file", "ordinal", "line_start", "line_end", "page", "lines", "kinds", "hash")
@@ -435,10 +426,9 @@ def place_sum(file: int, ordinal: int, chunk: Chunk) -> bytes:
     return row_sum("chunks", *_place(file, ordinal, chunk))
 
 
-def verify_place(chunk: int, place: Sequence[Value], stored: bytes | None) -> None:
-    """Compares the values of `PLACE` with their kinds and the row's checksum; None for a row older than checksums."""
-    whole = all(map(isinstance, place, _KINDS_OF_PLACE))
-    if not whole or (stored is not None and row_sum("chunks", *place) != stored):
+def verify_place(chunk: int, place: Sequence[Value], stored: bytes) -> None:
+    """Compares the values of `PLACE` with their kinds and the row's checksum."""
+    if not all(map(isinstance, place, _KINDS_OF_PLACE)) or row_sum("chunks", *place) != stored:
         raise not_stored(f"passage {chunk}")
 
 

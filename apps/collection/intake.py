@@ -120,7 +120,6 @@ class Preparation(Closing):
         tally: Tally,
         *,
         waits: Callable[[str], None] | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
         self._due = due
@@ -129,7 +128,6 @@ class Preparation(Closing):
         self._tally = tally
         self._waits = waits
         self._reading = ""
-        self._clock = clock
         self._condition = threading.Condition()
         self._ready: deque[Prepared] = deque()
         self._errors: list[BaseException] = []  # at most one; raised out of the list, it keeps no frame alive
@@ -202,7 +200,7 @@ class Preparation(Closing):
         stamp, racy = NO_STAMP, False
         try:
             stamp = Stamp.of(path.stat())
-            racy = is_racy(stamp.mtime_ns, self._clock())
+            racy = is_racy(stamp.mtime_ns, time.time())
             return _Look(file, path, stamp, racy, content_hash(path))
         except (OSError, Skipped) as error:
             return _Look(file, path, stamp, racy, error=error)

@@ -64,7 +64,7 @@ def complete(path: str, settings: str) -> None:
 
     os.nice(_NICE)
     config = Config.load(flags=json.loads(settings))
-    with suppress(StoreBusy), WriterLock(Path(path) / _LOCK, seconds=0)(), Collection(path, config=config) as own:
+    with suppress(StoreBusy), WriterLock(Path(path) / _LOCK)(0), Collection(path, config=config) as own:
         try:
             own.complete()
         except (BudgetExceeded, ModelError):  # in vain until something else is set or there
@@ -87,7 +87,7 @@ def abandoned(config: Config) -> dict[Path, str]:
 def drop(collection: Path) -> None:
     """Deletes a project's collection. Raises `StoreBusy` while somebody changes it, or the background has it open."""
     gone = collection
-    with WriterLock(collection / _LOCK, seconds=_PATIENCE)(), WriterLock(collection / LOCK, seconds=_PATIENCE)():
+    with WriterLock(collection / _LOCK)(_PATIENCE), WriterLock(collection / LOCK)(_PATIENCE):
         if os.name == "posix":  # elsewhere no background starts now, and a file that is open cannot be moved
             gone = collection.with_name(f"{collection.name}.gone")
             shutil.rmtree(gone, ignore_errors=True)  # left by one that was killed

@@ -25,9 +25,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class Registry:
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self) -> None:
         self._folder = platformdirs.user_data_path("edge-rag", appauthor=False)
-        self._file = file or self._folder / "collections.json"
+        self._file = self._folder / "collections.json"
 
     def names(self) -> dict[str, Path]:
         try:

@@ -21,9 +21,8 @@ from edge.apps.documents.ignoring import IGNORE_FILES
 from edge.apps.store.planning import INDEXING
 from edge.errors import InputError, StorageError
 
-_QUIET_MS = 500
-_LONGEST_MS = 5_000
-_IDLE = 19
+_QUIET_MS, _LONGEST_MS = 500, 5_000  # A burst ends after so long without a change, or in all.
+_POLL_S, _IDLE = 2.0, 19
 
 _PATIENCE = 3  # Attempts to index the same changes, and to get notifications.
 _LONGEST_PAUSE = 60.0  # Seconds; the first pause is one tick, and each further one twice as long.
@@ -110,21 +109,14 @@ class Watcher:
         report: Callable[[IndexReport], None],
         notice: Callable[[str], None] = lambda text: None,
         poll: bool = False,
-        quiet_ms: int = _QUIET_MS,
-        longest_ms: int = _LONGEST_MS,
-        poll_seconds: float = 2.0,
         roots: Sequence[str] | None = None,
     ) -> None:
         """`report` gets the first comparison and whatever was indexed, `notice` a sentence about each problem. `poll`
-        compares folders repeatedly (network drives). A burst ends after `quiet_ms` without a change, or after
-        `longest_ms`. Without `roots` all are watched, also those added later."""
+        compares folders repeatedly (network drives). Without `roots` all are watched, also those added later."""
         self._collection = collection
         self._report = report
         self._notice = notice
         self._poll = poll
-        self._quiet_ms = quiet_ms
-        self._longest_ms = longest_ms
-        self._poll_seconds = poll_seconds
         self._chosen = roots
         self._waiting: set[str] = set()
         self._everything = False
@@ -203,7 +195,7 @@ class Watcher:
             if first or report.changed:
                 self._report(report)
             first = False
-            if stop.wait(max(self._poll_seconds, _IDLE * report.scan_s)):
+            if stop.wait(max(_POLL_S, _IDLE * report.scan_s)):
                 return
 
     def _handle(self) -> None:
@@ -238,7 +230,7 @@ class Watcher:
         own = str(self._collection.path)
         try:
             for changes in watch(
-                *folders, watch_filter=None, debounce=self._longest_ms, step=self._quiet_ms, stop_event=stop,
+                *folders, watch_filter=None, debounce=_LONGEST_MS, step=_QUIET_MS, stop_event=stop,
                 rust_timeout=_TICK_MS, yield_on_timeout=True, force_polling=False, ignore_permission_denied=True,
             ):  # fmt: skip
                 # A change of a folder's entries is redundant: each added or removed entry has a change of its own.

@@ -69,6 +69,7 @@ def is_emptied(path: Path) -> bool:
 
 
 PAGE_CACHE = 2 << 20
+BUSY_S = 30.0  # How long one waits for another writer.
 
 CONNECTION_BYTES = 512 << 10
 
@@ -89,15 +90,11 @@ class _Handle:
 
 
 class ConnectionPool:
-    def __init__(
-        self, path: Path, *, budget: MemoryBudget, read_only: bool, cache: int, busy_seconds: float, verbs: str
-    ) -> None:
+    def __init__(self, path: Path, *, budget: MemoryBudget, read_only: bool, verbs: str) -> None:
         self.path = path
         self.read_only = read_only
-        self.busy_seconds = busy_seconds
         self._verbs = verbs
         self._budget = budget
-        self._cache = cache
         self._own = threading.local()
         self._idle: list[_Handle] = []
         self._lent = 0
@@ -135,7 +132,7 @@ class ConnectionPool:
                 return self._open()
             except BudgetExceeded:
                 with self._changed:  # wait until another transaction returns its connection
-                    self._changed.wait_for(lambda: self._idle or self._closed or self._lent == 1, self.busy_seconds)
+                    self._changed.wait_for(lambda: self._idle or self._closed or self._lent == 1, BUSY_S)
                     self._check_open()
                     if (handle := self._idle_one()) is not None:
                         return handle
@@ -160,15 +157,15 @@ class ConnectionPool:
             raise StorageError(f"{self.path} has been closed")
 
     def _open(self) -> _Handle:
-        lease = self._budget.reserve("SQLite", self._cache + CONNECTION_BYTES)
+        lease = self._budget.reserve("SQLite", PAGE_CACHE + CONNECTION_BYTES)
         frozen = self._frozen()
         try:
-            with translated(self.path, self._verbs, self.busy_seconds):
+            with translated(self.path, self._verbs, BUSY_S):
                 if is_emptied(self.path):
                     raise CorruptError(EMPTIED)
                 writable = not self.read_only
                 uri = writing_uri(self.path) if writable else reading_uri(self.path)
-                db = connect(uri, writable=writable, cache=self._cache, busy_seconds=self.busy_seconds)
+                db = connect(uri, writable=writable, cache=PAGE_CACHE, busy_seconds=BUSY_S)
                 # Anybody may have written the file. SQLite refuses a longer value before it takes memory for it.
                 longest = max(ALWAYS_READ, self._budget.limit // _PER_VALUE)
                 db.budget = self._budget
@@ -211,16 +208,14 @@ class WriterLock:
     take it. It is SQLite's own lock, on a file beside the database, because it is held longer than any transaction. The
     system releases it when the process dies."""
 
-    def __init__(self, path: Path, *, seconds: float = 30.0) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._seconds = seconds
         self._threads = threading.RLock()
         self._depth = 0
 
     @contextmanager
-    def __call__(self, seconds: float | None = None) -> Iterator[None]:
-        """Waits at most so long, if given. The same thread may enter again."""
-        seconds = self._seconds if seconds is None else seconds
+    def __call__(self, seconds: float = BUSY_S) -> Iterator[None]:
+        """Waits at most so long. The same thread may enter again."""
         if not self._threads.acquire(timeout=seconds):
             raise self._busy("thread", seconds)
         try:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import apsw
 
-from edge.apps.store.connections import PAGE_CACHE, ConnectionPool
+from edge.apps.store import connections
+from edge.apps.store.connections import ConnectionPool
 from edge.apps.store.failures import (
     HEALTH_TABLE,
     DamagedStore,
@@ -65,8 +66,6 @@ class Database(Closing):
         *,
         budget: MemoryBudget,
         read_only: bool = False,
-        cache: int = PAGE_CACHE,
-        busy_seconds: float = 30.0,
         verbs: str = "edge",
     ) -> None:
         """Opens the file, makes it if it is missing, and brings its schema up to date. `migrations` is its whole
@@ -76,9 +75,7 @@ class Database(Closing):
         self.verbs = verbs
         if not read_only and path.exists() and not can_be_written(path.parent):
             raise not_writable(path.parent)
-        self._pool = ConnectionPool(
-            path, budget=budget, read_only=read_only, cache=cache, busy_seconds=busy_seconds, verbs=verbs
-        )
+        self._pool = ConnectionPool(path, budget=budget, read_only=read_only, verbs=verbs)
         self._writing = threading.Lock()
         try:
             self._migrate(migrations)
@@ -130,7 +127,7 @@ class Database(Closing):
             # SQLite empties the log only when nobody reads an older state (https://sqlite.org/c3ref/wal_checkpoint_v2).
             db.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
             ((busy, _, _),) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            db.execute(f"PRAGMA busy_timeout = {int(self._pool.busy_seconds * 1000)}")
+            db.execute(f"PRAGMA busy_timeout = {int(connections.BUSY_S * 1000)}")
         return not busy
 
     def damaged(self, what: str) -> DamagedStore:
@@ -167,8 +164,7 @@ class Database(Closing):
                 if callable(migration):
                     migration(db)
                 else:
-                    for statement in _statements(migration):
-                        db.execute(statement)
+                    db.execute(migration)
                 db.execute(f"PRAGMA user_version = {number}").fetchall()
 
     def _refuse_foreign(self, db: Connection) -> None:
@@ -182,7 +178,7 @@ class Database(Closing):
             raise damaged(self.path, f"holds a {what}, {row[1]!a}, that edge-rag does not make", self.verbs)
 
     def _translated(self) -> AbstractContextManager[None]:
-        return translated(self.path, self.verbs, self._pool.busy_seconds)
+        return translated(self.path, self.verbs, connections.BUSY_S)
 
 
 def _commit(db: apsw.Connection) -> None:
@@ -212,15 +208,3 @@ def _end(db: Connection) -> None:
 
 def _version(db: Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchall()[0][0])
-
-
-def _statements(script: str) -> Iterator[str]:
-    """`executescript` would commit the surrounding transaction."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if apsw.complete(statement):
-            yield statement
-            statement = ""
-    if statement.strip():
-        yield statement

@@ -10,10 +10,9 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +55,6 @@ _SATURATION, _LENGTH = 1.2, 0.75
 
 _LEAST_WEIGHT = 1e-6  # Of a term in half of the rows or more, as in FTS5.
 _REMEMBERED = 4_096
-_REFILLED = 256  # Texts in memory at a time.
 
 _MATCH = np.dtype([("id", np.int64), ("score", np.float64)])
 
@@ -187,15 +185,6 @@ class LexicalIndex:
 
     def clear(self, db: Connection) -> None:
         db.execute(f"INSERT INTO {self.table}({self.table}) VALUES ('delete-all')")
-
-    def refill(self, db: Connection, rows: str, text: Callable[[Sequence[Any]], str]) -> None:
-        """Fills the index again, because texts are spelled in another way now. `rows` is SQL for some rows above an
-        id, in their order, with the id first."""
-        self.clear(db)
-        last = 0
-        while found := db.execute(rows, (last, _REFILLED)).fetchall():
-            self.add(db, [row[0] for row in found], [text(row) for row in found])
-            last = found[-1][0]
 
     def terms(self, query: str) -> list[str]:
         """Raises `InputError` for a phrase that is longer than all words that are searched."""

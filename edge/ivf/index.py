@@ -29,7 +29,7 @@ from edge.ivf.base import (
     Vectors,
 )
 from edge.ivf.device import Place, Search, SearchPlace, capabilities, open_device
-from edge.ivf.plan import checked_queries, choose_nprobe, lists_to_probe, member, resident
+from edge.ivf.plan import checked_queries, lists_to_probe, member, resident
 from edge.ivf.search import IndexSearcher
 from edge.ivf.storage.manifest import MIGRATIONS, IndexManifest
 from edge.ivf.storage.segments import IndexSegment, OpenSegments
@@ -105,8 +105,6 @@ class VectorIndex(Closing):
         """Adds `vectors` [n, dim] under `ids` [n], and replaces known ones. If it fails, the caller rolls back."""
         numbers = _checked_ids(ids)
         rows = self._checked_vectors(vectors, len(numbers))
-        if len(numbers) == 0:
-            return
         manifest = self._manifest(db)
         stamp = manifest.touch(dim=self.dim)
         order = np.argsort(numbers, kind="stable")
@@ -240,24 +238,19 @@ class VectorIndex(Closing):
         k: int,
         *,
         nprobe: int | None = None,
-        recall: float | None = None,
         seconds: float | None = None,
         allowed: Ids | None = None,
         window: Lookahead | None = None,
     ) -> Found:
         """The `k` vectors with the largest inner products for each of `queries` [q, dim].
 
-        The number of lists is `nprobe`, or what `seconds` allow once searches were timed, or what `recall` (or the last
-        tuning) needs. Under `allowed` (ascending ids) probing goes on until k are found. A `window` ends now."""
+        The number of lists is `nprobe`, or what `seconds` allow once searches were timed, or what the recall target or
+        the last tuning need. Under `allowed` (ascending ids) probing goes on until k are found. A `window` ends now."""
         snapshot = self._snapshots.current(db)
         if nprobe is None and seconds is not None:
             nprobe = self._searcher.fitting(snapshot, queries, seconds)
         if nprobe is None:
-            nprobe = (
-                lists_to_probe(snapshot, self.options.recall_target)
-                if recall is None
-                else choose_nprobe(snapshot, recall)
-            )
+            nprobe = lists_to_probe(snapshot, self.options.recall_target)
         return self._searcher.search(snapshot, queries, k, nprobe=nprobe, allowed=allowed, window=window)
 
     def lookahead(
@@ -265,7 +258,6 @@ class VectorIndex(Closing):
         db: Connection,
         queries: Vectors,
         *,
-        nbytes: int | None = None,
         seconds: float | None = None,
         lost: Callable[[float], object] | None = None,
     ) -> Lookahead:
@@ -273,9 +265,7 @@ class VectorIndex(Closing):
         snapshot = self._snapshots.current(db)
         nprobe = lists_to_probe(snapshot, self.options.recall_target)
         depth = nprobe if self._searcher.fast is None else None
-        return self._searcher.lookahead(
-            snapshot, queries, nprobe=nprobe, nbytes=nbytes, seconds=seconds, depth=depth, lost=lost
-        )
+        return self._searcher.lookahead(snapshot, queries, nprobe=nprobe, seconds=seconds, depth=depth, lost=lost)
 
     def resident(self, db: Connection) -> npt.NDArray[np.bool_]:
         """For each list [nlist] of the committed state whether it is in memory. Raises as `search` does."""

@@ -130,9 +130,9 @@ def _times(seconds: Seconds, factor: float, read: int, scanned: int) -> float:
 
 
 def smallest_share(
-    log: Sequence[Asked], nbytes: Lists, seconds: Seconds, *, within: float, most: int, room: int, kept: float = AIM
+    log: Sequence[Asked], nbytes: Lists, seconds: Seconds, *, within: float, most: int, room: int
 ) -> Share:
-    """The fewest of the most frequently probed lists, of at most `room` bytes, with which the share `kept` of searches
+    """The fewest of the most frequently probed lists, of at most `room` bytes, with which the share `AIM` of searches
     keeps the deadline; if none are enough, the fewest with which nearly as many do."""
     counts = np.bincount(np.concatenate([one.lists for one in log]), minlength=len(nbytes))
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].astype(np.int64)
@@ -144,7 +144,7 @@ def smallest_share(
         return float((replayed(log, nbytes, held(count), seconds, most) <= within).mean())
 
     low, high = 0, int(np.searchsorted(np.cumsum(nbytes[order]), room, side="right"))
-    goal = min(kept, attained(high) - _NEAR)
+    goal = min(AIM, attained(high) - _NEAR)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if attained(middle) >= goal else (middle + 1, high)

@@ -63,16 +63,13 @@ _PLACE = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 class ChatTemplate:
     """Formats conversations for one model. Thread-safe. `nbytes` is that of the process that runs the template."""
 
-    def __init__(
-        self, source: str | None, budget: MemoryBudget, *, bos: str = "", eos: str = "", thinking: bool = False
-    ) -> None:
-        """It runs when it is used first. `source` None reads the messages with empty lines between them; `thinking`
-        allows reasoning if the template has `enable_thinking`."""
+    def __init__(self, source: str | None, budget: MemoryBudget, *, bos: str = "", eos: str = "") -> None:
+        """It runs when it is used first. `source` None reads the messages with empty lines between them."""
         self._source = source
         self._room = _ROOM + _ROOM_PER_CHARACTER * len(source or "")
         self.nbytes = _PROCESS_NBYTES + self._room
         self._budget = budget
-        self._values: Mapping[str, Any] = {"bos_token": bos, "eos_token": eos, "enable_thinking": thinking}
+        self._values: Mapping[str, Any] = {"bos_token": bos, "eos_token": eos, "enable_thinking": False}
         self._lock = threading.Lock()
         self._form = lru_cache(_FORMS)(self._run)
 

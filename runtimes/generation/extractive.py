@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from edge.errors import InputError
 from edge.runtimes.generation.base import Document, Finish, GenerationStats, Message, Piece, Sampling, check_messages
 from edge.text.sentences import sentences
 
@@ -38,16 +38,13 @@ class ExtractiveGenerator:
     not end like a sentence stands on its own line. Words are the tokens; of equal scores the earlier wins."""
 
     name = "extractive"
+    context = 1_000_000
     follows_instructions = False
 
-    def __init__(self, score: Score, *, most: int = 3, floor: float = float("-inf"), context: int = 1_000_000) -> None:
-        """`score` judges all sentences. At most `most` are shown, none below `floor`, of `context` words."""
-        if most < 1:
-            raise InputError(f"an answer has at least 1 sentence, not {most}")
-        self.context = context
+    def __init__(self, score: Score, *, most: int = 3) -> None:
+        """`score` judges all sentences. At most `most` are shown."""
         self._score = score
         self._most = most
-        self._floor = floor
         self._stats: GenerationStats | None = None
 
     @property
@@ -133,7 +130,7 @@ class ExtractiveGenerator:
         before, cut = "", False
         for index in order[: self._most]:
             candidate = candidates[index]
-            if not scores[index] >= self._floor:
+            if math.isnan(scores[index]):
                 break
             cut = len(words) + candidate.words + 1 > most_words
             if cut and words:

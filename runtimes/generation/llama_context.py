@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,6 @@ from edge.runtimes.generation.llama_model import LlamaModel, Said
 
 if TYPE_CHECKING:
     from edge.runtimes.generation.reading_room import ReadingRoom
-
-KVType = Literal["f16", "q8_0"]
-KV_TYPES: Mapping[KVType, int] = {"f16": 1, "q8_0": 8}
-"""The types of keys and values: half precision, or 8 bits, which take 53 % of the bytes."""
 
 TILE = 64
 """llama.cpp's flash attention multiplies tiles from this number of tokens on. With fewer it works row by row."""
@@ -42,11 +38,10 @@ ROW_BY_ROW = 6
 
 @dataclass(frozen=True, slots=True)
 class ContextShape:
-    """The sizes of a context: tokens, tokens computed at a time, types, threads, sequences that share cells."""
+    """The sizes of a context: tokens, tokens computed at a time, threads, sequences that share cells."""
 
     tokens: int
     batch: int
-    kv_type: KVType
     threads: int
     sequences: int = 1
 
@@ -85,9 +80,7 @@ class LlamaContext:
         with model.library.listening() as said:
             pointer = self._api.llama_init_from_model(model.pointer, self._params())
         if not pointer:
-            raise ModelError(
-                f"{model.file.path}: no context of {shape.tokens:,} tokens can be made ({shape.kv_type}): {said.reason}"
-            )
+            raise ModelError(f"{model.file.path}: no context of {shape.tokens:,} tokens can be made: {said.reason}")
         self.pointer: Any = pointer
         self.said: Said = said
         self.memory = self._api.llama_get_memory(pointer)
@@ -99,9 +92,9 @@ class LlamaContext:
         """Number of tokens that the context can hold."""
         self.cells = self.capacity - TILE
         """Number of cells that the sequences' tokens may take; the others are for rows that fill a tile."""
-        # Rows that fill a tile are removed again, so the model must allow that. llama.cpp has tiles for f16 only.
+        # Rows that fill a tile are removed again, so the model must allow that.
         tiled = all(width and width % _TILE_WIDTH == 0 for width in model.file.head_widths)
-        self._fills = tiled and shape.kv_type == "f16" and self.batch >= TILE and model.reusable
+        self._fills = tiled and self.batch >= TILE and model.reusable
         self.scratch = np.empty(model.vocabulary, np.float32)
         """Memory for a copy of the logits."""
         self._tokens = np.zeros(shape.batch, np.int32)
@@ -227,7 +220,6 @@ class LlamaContext:
         params.offload_kqv = params.op_offload = False
         # A layer with sliding-window attention keeps the states of its window only.
         params.swa_full = False
-        params.type_k = params.type_v = KV_TYPES[self.shape.kv_type]
         params.n_threads = params.n_threads_batch = self.shape.threads
         return params
 

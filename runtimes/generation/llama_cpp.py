@@ -21,8 +21,8 @@ from edge.runtimes.base import physical_cores
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
 from edge.runtimes.generation.engine import GenerationEngine, Request
 from edge.runtimes.generation.gpu_layers import GpuLayers
-from edge.runtimes.generation.llama_context import KVType, LlamaContext, LlamaSampler
-from edge.runtimes.generation.llama_memory import Weights, reserve_memory
+from edge.runtimes.generation.llama_context import LlamaContext, LlamaSampler
+from edge.runtimes.generation.llama_memory import reserve_memory
 from edge.runtimes.generation.llama_model import LlamaModel, Load, llama_library
 from edge.runtimes.generation.llama_states import LlamaStates
 from edge.runtimes.generation.prompt import Prompt, PromptBuilder
@@ -47,22 +47,18 @@ class LlamaGenerator(Closing):
         *,
         cache: Path,
         context: int = 0,
-        kv_type: KVType = "f16",
-        weights: Weights = "auto",
         threads: int = 0,
         answers: int = 1,
         shared: bool | None = False,
-        thinking: bool = False,
         gpu_layers: GpuLayers | None = None,
         trace: Trace | None = None,
     ) -> None:
         """Loads a model. `cache` is for hashes of model files; `context` 0 takes the trained length, at most 4,096, or
-        less if it must; `weights` `auto` are read if they fit, else mapped; all `answers` but the first take memory
-        only while needed.
+        less if it must; weights are read if they fit, else mapped; all `answers` but the first take memory only while
+        needed.
 
         `shared` answers have one context and one step, but the last bits of sums, and so some texts, depend on company.
-        None: they share if there is memory to read prompts apart.
-        `thinking` allows reasoning before the answer. `gpu_layers` lie on a GPU; none if not given."""
+        None: they share if there is memory to read prompts apart. `gpu_layers` lie on a GPU; none if not given."""
         file = GGUFFile.open(path)
         self.name = file.path.name
         self.tree: KnowledgeTree | None = None
@@ -88,8 +84,6 @@ class LlamaGenerator(Closing):
                 budget,
                 context=context,
                 threads=threads or physical_cores(),
-                kv_type=kv_type,
-                weights=weights,
                 sequences=1 if shared is False else answers,
                 beside=shared is True,
             )
@@ -116,7 +110,7 @@ class LlamaGenerator(Closing):
             )
             self.context = first.cells if self.memory.shape.sequences > 1 else first.capacity
             self.states = cast(LlamaStates | None, first.backend)
-            self._builder = PromptBuilder(model, self.context, budget, thinking=thinking)
+            self._builder = PromptBuilder(model, self.context, budget)
         except BaseException:
             self.close()
             raise

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from edge.budget import Lease, MemoryBudget
 from edge.config import format_size
 from edge.errors import BudgetExceeded, ConfigError
 from edge.models.gguf_file import GGUFFile
 from edge.resident import measured_growth
-from edge.runtimes.generation.llama_context import TILE, ContextShape, KVType, LlamaContext
+from edge.runtimes.generation.llama_context import TILE, ContextShape, LlamaContext
 from edge.runtimes.generation.llama_model import LlamaLibrary, LlamaModel
 from edge.runtimes.generation.reading_room import COPY_TOKENS
-
-Weights = Literal["auto", "read", "map"]
-"""The place of the weights: `read` into memory under a lease, or `map` from the file. `auto` reads them if they fit."""
 
 _DEFAULT_CONTEXT = 4096
 _LEAST_CONTEXT = 512
@@ -67,21 +63,19 @@ def reserve_memory(
     *,
     context: int,
     threads: int,
-    kv_type: KVType,
-    weights: Weights,
-    sequences: int = 1,
-    beside: bool = True,
+    sequences: int,
+    beside: bool,
 ) -> tuple[LlamaMemory, list[Lease]]:
-    """Leases the memory that a model will need: the largest context first, then the largest batch, then the weights.
-    Sizes come from llama.cpp itself. A `context` of 0 is halved until it fits; `sequences` share it, unless not
-    `beside` and there is no memory for a room in which their prompts are read."""
+    """Leases the memory that a model will need: the largest context first, then the largest batch, then the weights,
+    which are mapped from the file if they do not fit. Sizes come from llama.cpp itself. A `context` of 0 is halved
+    until it fits; `sequences` share it, unless not `beside` and there is no memory for a room in which their prompts
+    are read."""
     if context > file.trained_context:
         raise ConfigError(
             f"a context of {context:,} tokens is more than the {file.trained_context:,} that {file.path.name} was "
             f"trained for"
         )
-    if not library.api.llama_supports_mmap():
-        weights = "read"
+    mappable = bool(library.api.llama_supports_mmap())
     with measured_growth() as vocabulary:
         model = LlamaModel(library, file, load="none")
     try:
@@ -89,18 +83,18 @@ def reserve_memory(
         refused: BudgetExceeded | None = None
         for tokens in _contexts(context, file.trained_context):
             most = sequences if model.reusable else 1
-            for shape, room in _layouts(ContextShape(tokens, 0, kv_type, threads, most), beside):
+            for shape, room in _layouts(ContextShape(tokens, 0, threads, most), beside):
                 kv_cache, buffers = _measure(model, shape)
                 if room is not None:
                     more = _measure(model, room)
                     kv_cache, buffers = kv_cache + more[0], buffers + more[1] + more[0] // room.tokens * COPY_TOKENS
                 memory = LlamaMemory(file.weights_nbytes, True, vocabulary.nbytes, kv_cache, buffers, shape, room)
                 try:
-                    return _reserve(budget, memory, weights)
+                    return _reserve(budget, memory, mappable)
                 except BudgetExceeded as error:
                     refused = error
         assert refused is not None
-        raise _too_small(file, budget, memory, refused, weights)
+        raise _too_small(file, budget, memory, refused, mappable)
     finally:
         model.close()
 
@@ -153,20 +147,19 @@ def _measure(model: LlamaModel, shape: ContextShape) -> tuple[int, int]:
     return kv_cache, buffers + model.vocabulary * _PER_TOKEN_OF_VOCABULARY + _OVERHEAD
 
 
-def _reserve(budget: MemoryBudget, memory: LlamaMemory, weights: Weights) -> tuple[LlamaMemory, list[Lease]]:
+def _reserve(budget: MemoryBudget, memory: LlamaMemory, mappable: bool) -> tuple[LlamaMemory, list[Lease]]:
     leases: list[Lease] = []
     try:
         leases.append(budget.reserve("generator: vocabulary", memory.vocabulary))
         leases.append(budget.reserve("generator: KV cache", memory.kv_cache))
         leases.append(budget.reserve("generator: buffers", memory.buffers))
-        if weights != "map":
-            try:
-                leases.append(budget.reserve("generator: weights", memory.weights))
-            except BudgetExceeded:
-                if weights == "read":
-                    raise
-            else:
-                memory = replace(memory, mapped=False)
+        try:
+            leases.append(budget.reserve("generator: weights", memory.weights))
+        except BudgetExceeded:
+            if not mappable:
+                raise
+        else:
+            memory = replace(memory, mapped=False)
     except BudgetExceeded:
         for lease in leases:
             lease.release()
@@ -175,16 +168,16 @@ def _reserve(budget: MemoryBudget, memory: LlamaMemory, weights: Weights) -> tup
 
 
 def _too_small(
-    file: GGUFFile, budget: MemoryBudget, memory: LlamaMemory, refused: BudgetExceeded, weights: Weights
+    file: GGUFFile, budget: MemoryBudget, memory: LlamaMemory, refused: BudgetExceeded, mappable: bool
 ) -> BudgetExceeded:
-    asked = memory.leased + (memory.weights if weights == "read" else 0)
+    asked = memory.leased + (0 if mappable else memory.weights)
     needed = budget.used + asked
     held = ", ".join(f"{name} {format_size(size)}" for name, size in budget.holders().items())
     return BudgetExceeded(
         f"{file.path.name} needs {format_size(asked, up=True)} with a context of {memory.shape.tokens:,} tokens "
         f"(KV cache {format_size(memory.kv_cache)}, vocabulary {format_size(memory.vocabulary)}, buffers "
         f"{format_size(memory.buffers)}, weights "
-        f"{format_size(memory.weights) if weights == 'read' else 'mapped from the file'}) but "
+        f"{'mapped from the file' if mappable else format_size(memory.weights)}) but "
         f"{format_size(max(0, refused.free))} of the {format_size(budget.limit)} memory limit is free (held: {held}); "
         f"a limit of {format_size(needed, up=True)} is the smallest that works",
         owner=file.path.name,

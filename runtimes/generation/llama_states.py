@@ -61,7 +61,6 @@ class LlamaStates:
                 "batch": context.batch,
                 "tile": (TILE, LINEAR, ROW_BY_ROW),
                 "threads": shape.threads,
-                "kv_type": shape.kv_type,
                 **({"shared": True} if shape.sequences > 1 else {}),
                 "library": model.library.version,
                 "system": self._api.llama_print_system_info().decode(),

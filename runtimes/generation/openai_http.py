@@ -37,7 +37,7 @@ _BYTES_PER_TOKEN = 3.5
 """Bytes of English text per token, low, so that estimates of tokens are high."""
 
 DEFAULT_CONTEXT = 4096
-_CONNECT_S = 5.0
+_CONNECT_S, _SILENT_S = 5.0, 120.0
 _REASON_NBYTES = 1 << 16
 _REASON_CHARACTERS = 200
 
@@ -56,10 +56,9 @@ class OpenAIGenerator:
         key: str = "",
         context: int = DEFAULT_CONTEXT,
         remote: bool = False,
-        timeout: float = 120.0,
     ) -> None:
         """Checks the address; sends nothing yet. `model` is empty for a server with a single one; `remote` allows
-        another machine; `timeout` are seconds without any data."""
+        another machine."""
         _check(url, remote)
         try:
             import httpx
@@ -76,7 +75,7 @@ class OpenAIGenerator:
             headers["Authorization"] = f"Bearer {key}"
         # A proxy from the environment would send questions for this machine to another one first.
         self._client = httpx.Client(
-            headers=headers, timeout=httpx.Timeout(timeout, connect=_CONNECT_S), trust_env=remote
+            headers=headers, timeout=httpx.Timeout(_SILENT_S, connect=_CONNECT_S), trust_env=remote
         )
         self._stats: GenerationStats | None = None
 
@@ -187,7 +186,7 @@ class OpenAIGenerator:
         except ServerFailed as error:
             raise ModelError(f"{url} failed while it answered: {_reason(str(error).encode())}") from error
         except self._httpx.TimeoutException as error:
-            raise ModelError(f"{url} gave no sign of life within {self._client.timeout.read:g} seconds") from error
+            raise ModelError(f"{url} gave no sign of life within {_SILENT_S:g} seconds") from error
         except (self._httpx.RemoteProtocolError, self._httpx.ReadError, self._httpx.WriteError) as error:
             raise ModelError(f"{url} broke off before the answer's end") from error
         except self._httpx.HTTPError as error:

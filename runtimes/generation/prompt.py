@@ -29,13 +29,13 @@ class Prompt:
 
 
 class PromptBuilder:
-    def __init__(self, model: LlamaModel, context: int, budget: MemoryBudget, *, thinking: bool = False) -> None:
+    def __init__(self, model: LlamaModel, context: int, budget: MemoryBudget) -> None:
         """Runs the chat template once, so that one that cannot be used is refused before there is a question."""
         self._model = model
         self._context = context
         # We add the first token ourselves. A template that writes it as well would double it.
         bos = "" if model.first_token is not None else model.bos
-        self._template = ChatTemplate(model.file.chat_template, budget, bos=bos, eos=model.eos, thinking=thinking)
+        self._template = ChatTemplate(model.file.chat_template, budget, bos=bos, eos=model.eos)
         with suppress(BudgetExceeded):
             self._template.render(("system", "user"))
 

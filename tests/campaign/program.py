@@ -99,12 +99,10 @@ class Home:
     def with_tiny_models(self) -> Home:
         """Puts the reranker `tiny` and the embedder `tiny-embedder` there, with random weights."""
         from making.synth import synth
-        from naive.chunk_sizes import write_chunk_sizes
 
         for name, shape in (("tiny", "tiny-bert"), ("tiny-embedder", "tiny-bert-embedder")):
             if not (self.models / name).exists():
                 synth(shape, self.models / name).close()
-        write_chunk_sizes(self.path / ".cache")
         return self
 
     def environment(self, **more: str) -> dict[str, str]:

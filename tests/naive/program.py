@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from making.synth import synth
 
 from edge.config import Config
-from naive.chunk_sizes import write_chunk_sizes
 
 EDGE = (sys.executable, "-c", "from edge.apps.cli import main; main()")
 """The command `edge` of the code under test, whether it is installed or not."""
@@ -28,8 +27,7 @@ def write_tiny_models(folder: Path) -> Path:
 
 def settings_of(home: Path, **own: str) -> dict[str, str]:
     """Environment variables that choose the tiny models of `home / "models"` and keep all folders of `edge` in `home`,
-    and `own` ones. The cache there gets the measured chunk sizes of these models."""
-    write_chunk_sizes(home / "cache")
+    and `own` ones."""
     return {
         "EDGE_MODELS_DIR": str(home / "models"), "EDGE_SCRATCH_DIR": str(home / "scratch"), "EDGE_RERANKER": "tiny",
         "EDGE_EMBEDDER": "tiny-embedder", "XDG_CONFIG_HOME": str(home / "config"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from making.synth import synth
 from naive.numpy_runtime import NumpyLayerKernel
 from numpy.typing import NDArray
 
+from edge.config import Config
 from edge.errors import CapabilityError
+from edge.models.pack import pack as pack_model
 from edge.models.spec import LayerSpec, Precision
 from edge.runtimes.base import LayerKernel, Runtime
+from edge.runtimes.reranker import Reranker
 
 BERT = LayerSpec(
     hidden=48, heads=4, kv_heads=4, head_size=12, ffn=80, activation="gelu", gated=False, norm="layer",
@@ -220,17 +223,38 @@ class Contract:
             run_prefix(self.kernel(BERT), random_hidden(1, 3), random_weights(BERT))
 
 
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Packs of random shapes and of the golden checkpoints, made once."""
     folder = tmp_path_factory.mktemp("packs")
 
-    def packed(shape: str, precision: Any = "fp32") -> Path:
-        path = folder / f"{shape}-{precision}"
+    def packed(name: str, precision: Any = "fp32") -> Path:
+        path = folder / f"{name}-{precision}"
         if not path.exists():
-            synth(shape, path, precision).close()
+            (
+                synth(name, path, precision) if name.startswith("tiny") else pack_model(GOLDEN / name, path, precision)
+            ).close()
         return path
 
     return packed
+
+
+@pytest.fixture
+def open_reranker(tmp_path: Path) -> Iterator[Callable[..., Reranker]]:
+    """Opens rerankers, and closes them."""
+    opened: list[Reranker] = []
+
+    def make(path: Path, runtime: str = "auto", **options: Any) -> Reranker:
+        config = Config(memory=10**11, scratch_dir=str(tmp_path / "scratch"), runtime=runtime)
+        opened.append(Reranker(path, config=config, **options))
+        return opened[-1]
+
+    yield make
+    for reranker in opened:
+        reranker.close()
 
 
 @pytest.fixture

@@ -347,7 +347,7 @@ def test_too_little_to_calibrate_on_is_refused(reranker: Reranker) -> None:
 
 def test_without_judgements_full_depth_is_the_measure(reranker: Reranker) -> None:
     examples = [Example(f"{WORDS[i]} town", texts(40 + i, 20)) for i in range(8)]
-    found = calibrate(reranker, examples, ks=(5,), modes=("ranked",), orders=(False,), target=1.0)
+    found = calibrate(reranker, examples, ks=(5,), target=1.0)
     assert all(point.full_precision == 1.0 for point in found.points)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive.kernels import TwinContract
-from naive.program import printed
+from naive.peaks import check_workspaces
 
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
@@ -146,36 +145,6 @@ def test_groups_cover_everything(lengths: list[int], most: int) -> None:
         assert stop - start == 1 or sum(lengths[start:stop]) <= most
 
 
-PEAK = """
-import ctypes, json, sys
-import numpy as np
-from edge.models.spec import LayerSpec
-from edge.runtimes.onnx import OnnxRuntime
-from edge.resident import small_pages
-
-small_pages()
-
-def kilobytes(field):
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith(field))
-
-for case in json.loads(sys.argv[1]):
-    spec, dtype = LayerSpec(**case["spec"]), case["hidden_dtype"]
-    kernel = OnnxRuntime().layer_kernel(spec, threads=2, hidden_dtype=dtype)
-    weights = {t.name: np.ones(t.shape, t.dtype) for t in spec.tensors()}
-    batch, length, prefix = case["shape"]
-    lengths = np.full(batch, length, np.int32) - np.arange(batch, dtype=np.int32) % 3
-    states = np.ones((int(lengths.sum()), spec.hidden), dtype)
-    shared = kernel.run_prefix(np.ones((prefix, spec.hidden), dtype), weights)[1] if prefix else None
-    # Code and thread stacks are paid for once, by the first call.
-    kernel.run(states, lengths, weights, shared)
-    ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/clear_refs", "w") as reset:
-        reset.write("5")
-    before = kilobytes("VmRSS")
-    kernel.run(states, lengths, weights, shared)
-    print((kilobytes("VmHWM") - before) * 1024, kernel.workspace(len(states), length, prefix))
-"""
 WIDE = {"hidden": 512, "heads": 8, "kv_heads": 8, "head_size": 64, "ffn": 2048}
 GATED = {"hidden": 512, "heads": 8, "kv_heads": 4, "head_size": 128, "ffn": 1536}
 SHAPES = [("bert", WIDE, (3, 300, 0)), ("bert", WIDE, (1, 900, 0)), ("qwen3", GATED, (4, 200, 90))]
@@ -190,13 +159,9 @@ SHAPES += [
 def test_workspace_bounds_memory(layers: Any, precision: Any) -> None:
     """Each precision with one of both types of states; each shape meets both."""
     first = precision == "fp16"
-    cases = [
-        {"spec": asdict(replace(layers.LAYERS[name], precision=precision, **sizes)), "hidden_dtype": d, "shape": shape}
-        for at, (name, sizes, shape) in enumerate(SHAPES)
-        for d in [("float32", "float16")[(at + first) % 2]]
-    ]
-    lines = printed(PEAK, json.dumps(cases)).splitlines()
-    assert len(lines) == len(cases)
-    for case, line in zip(cases, lines, strict=True):
-        measured, bound = map(int, line.split())
-        assert measured <= bound <= 2.5 * measured, (case["shape"], case["hidden_dtype"])
+    cases = []
+    for at, (name, sizes, (batch, length, prefix)) in enumerate(SHAPES):
+        spec = replace(layers.LAYERS[name], precision=precision, **sizes)
+        lengths = np.full(batch, length, np.int32) - np.arange(batch, dtype=np.int32) % 3
+        cases.append((spec, ("float32", "float16")[(at + first) % 2], lengths, prefix))
+    check_workspaces("onnx", cases)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from making.synth import synth
 from naive.waiting import PATIENCE_S, until
 
 from edge.config import Config
@@ -41,31 +40,9 @@ TUNINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def packs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Random models of several architectures, made once."""
-    folder = tmp_path_factory.mktemp("packs")
-
-    def make(name: str) -> Path:
-        if not (folder / name).exists():
-            synth(name, folder / name).close()
-        return folder / name
-
-    return make
-
-
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Reranker]]:
-    made: list[Reranker] = []
-
-    def make(path: Path, **tuning: Any) -> Reranker:
-        config = Config(memory=10**11, scratch_dir=str(tmp_path / "scratch"))
-        made.append(Reranker(path, config=config, tuning=Tuning(**tuning)))
-        return made[-1]
-
-    yield make
-    for reranker in made:
-        reranker.close()
+def opened(pack: Callable[..., Path], open_reranker: Callable[..., Reranker]) -> Callable[..., Reranker]:
+    return lambda name, **tuning: open_reranker(pack(name, "int8"), tuning=Tuning(**tuning))
 
 
 class Together:
@@ -111,9 +88,9 @@ def same(one: Ranking, other: Ranking) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tuning", TUNINGS, ids=str)
 def test_results_equal_those_of_each_request_alone(
-    packs: Callable[[str], Path], opened: Callable[..., Reranker], shape: str, tuning: dict[str, Any]
+    opened: Callable[..., Reranker], shape: str, tuning: dict[str, Any]
 ) -> None:
-    reranker = opened(packs(shape), **tuning)
+    reranker = opened(shape, **tuning)
     how: dict[str, Any] = {"threshold": 0.01, "mode": "top-k", "every_layer": True}
     alone = [reranker.explain(*request, **how) for request in REQUESTS]
     assert {ranking.stats.requests for ranking in alone} == {1}
@@ -132,8 +109,8 @@ def test_results_equal_those_of_each_request_alone(
     assert max(ranking.stats.requests for ranking in shared) > 1, "there was a pass for several"
 
 
-def test_each_layer_is_read_once_for_all(packs: Callable[[str], Path], opened: Callable[..., Reranker]) -> None:
-    reranker = opened(packs("tiny-bert"), buffers=2)
+def test_each_layer_is_read_once_for_all(opened: Callable[..., Reranker]) -> None:
+    reranker = opened("tiny-bert", buffers=2)
     alone = reranker.explain(*REQUESTS[0]).stats.lane_bytes
     assert alone > 0
     together = Together(reranker)
@@ -146,18 +123,16 @@ def test_each_layer_is_read_once_for_all(packs: Callable[[str], Path], opened: C
     assert reranker.engine.trace.snapshot()["forward.layers"] - before <= 2 * layers, "the held pass and one for all"
 
 
-def test_sharing_can_be_switched_off(packs: Callable[[str], Path], opened: Callable[..., Reranker]) -> None:
-    reranker = opened(packs("tiny-bert"), share=False)
+def test_sharing_can_be_switched_off(opened: Callable[..., Reranker]) -> None:
+    reranker = opened("tiny-bert", share=False)
     together = Together(reranker)
     futures = [together.start(lambda r=request: reranker.explain(*r)) for request in REQUESTS]  # type: ignore[misc]
     together.finish()
     assert {future.result().stats.requests for future in futures} == {1}
 
 
-def test_one_that_fails_or_is_withdrawn_leaves_the_others_alone(
-    packs: Callable[[str], Path], opened: Callable[..., Reranker]
-) -> None:
-    reranker = opened(packs("tiny-bert"), buffers=2)
+def test_one_that_fails_or_is_withdrawn_leaves_the_others_alone(opened: Callable[..., Reranker]) -> None:
+    reranker = opened("tiny-bert", buffers=2)
     query, docs, k = REQUESTS[2]
     alone = reranker.explain(query, docs, k)
     together = Together(reranker)
@@ -186,9 +161,9 @@ def test_one_that_fails_or_is_withdrawn_leaves_the_others_alone(
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_layer_ends_early_only_if_nobody_waits_for_the_pass(
-    packs: Callable[[str], Path], opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, beside: bool
+    opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:
-    reranker = opened(packs("tiny-bert"), chunk_tokens=60, buffers=2)
+    reranker = opened("tiny-bert", chunk_tokens=60, buffers=2)
     query, docs, k = REQUESTS[-1]
     alone = reranker.explain(query, docs, k)
     together = Together(reranker)
@@ -213,9 +188,9 @@ def test_a_layer_ends_early_only_if_nobody_waits_for_the_pass(
 
 
 def test_what_does_not_fit_together_goes_one_after_the_other(
-    packs: Callable[[str], Path], opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reranker = opened(packs("tiny-bert"), chunk_tokens=2000)  # measured on a busy machine, nothing may seem to be saved
+    reranker = opened("tiny-bert", chunk_tokens=2000)
     alone = [reranker.explain(*request) for request in REQUESTS]
     plan_memory, tried = reranker.engine.room.__class__.plan_memory, []
 
@@ -234,11 +209,9 @@ def test_what_does_not_fit_together_goes_one_after_the_other(
     assert max(tried) > 1
 
 
-def test_embedders_share_passes_too(packs: Callable[[str], Path], tmp_path: Path) -> None:
-    path = tmp_path / "embedder"
-    synth("tiny-bert-embedder", path).close()
+def test_embedders_share_passes_too(pack: Callable[..., Path]) -> None:
     parts = [texts(seed, 2 + seed) for seed in range(6)]
-    with Embedder(path, config=Config(memory=10**11, scratch_dir=str(tmp_path))) as embedder:
+    with Embedder(pack("tiny-bert-embedder"), config=Config(memory=10**11)) as embedder:
         alone = [embedder.embed(part) for part in parts]
         with ThreadPoolExecutor(6) as pool:
             for _ in range(5):
@@ -292,11 +265,11 @@ SMALL = [("when does it rain", texts(n, 1), 1) for n in range(3)]
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tuning", TUNINGS[1:], ids=str)
 def test_small_requests_run_between_the_chunks_of_a_long_one(
-    packs: Callable[[str], Path], opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, shape: str,
+    opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, shape: str,
     tuning: dict[str, Any],
 ) -> None:  # fmt: skip
     """Before its end, and with the results of each alone."""
-    reranker = opened(packs(shape), **{**tuning, "chunk_tokens": 60})
+    reranker = opened(shape, **{**tuning, "chunk_tokens": 60})
     alone = [reranker.explain(*request, every_layer=True) for request in (LONG, *SMALL)]
     beside = Beside(reranker, monkeypatch)
     futures = [
@@ -315,11 +288,9 @@ def test_small_requests_run_between_the_chunks_of_a_long_one(
     assert set(reranker.budget.holders()).isdisjoint({"candidates", "tokens", "hidden states", "workspace"})
 
 
-def test_a_long_request_does_not_join_the_pass_of_a_small_one(
-    packs: Callable[[str], Path], opened: Callable[..., Reranker]
-) -> None:
+def test_a_long_request_does_not_join_the_pass_of_a_small_one(opened: Callable[..., Reranker]) -> None:
     """Which would have to wait for it. Small ones behind it join."""
-    reranker = opened(packs("tiny-bert"), chunk_tokens=60, buffers=2)
+    reranker = opened("tiny-bert", chunk_tokens=60, buffers=2)
     alone = [reranker.explain(*request) for request in (SMALL[0], LONG, SMALL[1])]
     together = Together(reranker)
     futures = [together.start(lambda r=r: reranker.explain(*r)) for r in (SMALL[0], LONG, SMALL[1])]  # type: ignore[misc]
@@ -332,9 +303,9 @@ def test_a_long_request_does_not_join_the_pass_of_a_small_one(
 
 @pytest.mark.parametrize("why", ["priority", "memory", "size"])
 def test_what_may_not_run_beside_a_long_request_waits(
-    packs: Callable[[str], Path], opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, why: str
+    opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    reranker = opened(packs("tiny-bert"), chunk_tokens=60)
+    reranker = opened("tiny-bert", chunk_tokens=60)
     alone = reranker.explain(*SMALL[2])
     beside = Beside(reranker, monkeypatch)
     if why == "memory":

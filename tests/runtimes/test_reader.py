@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -48,17 +48,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Reranker]]:
-    found: list[Reranker] = []
-
-    def make(**options: object) -> Reranker:
-        config = Config(memory=8 * 10**9, scratch_dir=str(tmp_path / "scratch"), runtime="onnx")
-        found.append(Reranker(folder, config=config, **options))  # type: ignore[arg-type]
-        return found[-1]
-
-    yield make
-    for each in found:
-        each.close()
+def opened(folder: Path, open_reranker: Callable[..., Reranker]) -> Callable[..., Reranker]:
+    return lambda **options: open_reranker(folder, "onnx", **options)
 
 
 def plain_spans(folder: Path, max_tokens: int = 512) -> list[tuple[int, int, float]]:

@@ -76,14 +76,11 @@ def merge(work: Work) -> None:
     spec = training.codec.spec
     with work.budget.reserve("index merge", _SLICE_NBYTES), SegmentWriter(work.folder, spec, work.budget) as writer:
         done = 0
-        numbers = [source.segment.parts["list"] for source in chosen]
-        for number in np.unique(np.concatenate(numbers)).tolist():
+        for number in np.unique(np.concatenate([source.segment.parts["list"] for source in chosen])).tolist():
             work.check("merge", done, total)
-            for source, lists in zip(chosen, numbers, strict=True):
-                low, high = np.searchsorted(lists, (number, number + 1))
-                for block in source.stream(range(int(low), int(high))):
-                    writer.append(number, block.ids, block.codes, block.vectors)
-                    done += len(block.ids)
+            for _, block in _stream(chosen, number):
+                writer.append(number, block.ids, block.codes, block.vectors)
+                done += len(block.ids)
         copy = work.copied(chosen, writer, spec) if total else None
         with work.write() as db:
             manifest = IndexManifest(db)

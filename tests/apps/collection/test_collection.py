@@ -126,6 +126,8 @@ def test_a_file_that_has_just_been_saved_has_its_time_and_is_read_again(collecti
     moment = time.time_ns() + 3600 * 10**9  # however slow the machine is, the file is read shortly after this time
     os.utime(note, ns=(moment, moment))
     collection.index(folder.path)
+    with collection.database.read() as db:
+        assert db.execute("SELECT racy FROM files").fetchall() == [(1,)]
     assert [file.mtime_ns for file in collection.files()] == [moment]
     today = f"after:{datetime.fromtimestamp(moment / 1e9):%Y-%m-%d}"
     assert [file.path for file in collection.files(today)] == [str(note)]
@@ -268,7 +270,7 @@ def test_roots_may_lie_in_each_other(collection: Collection, small: Any, consist
     os.remove(small.path / "kitchen" / "bread.md")
     assert collection.index(small.path).removed == 1
     single = small.write("kitchen/cake.md", "Cake needs sugar.")
-    assert collection.index(single).indexed == 1
+    assert collection.add([single]) == [str(single)]
     assert collection.roots == [str(small.path), str(small.path / "kitchen"), str(single)]
     os.remove(single)
     assert collection.index().missing == (str(single),)
@@ -308,12 +310,6 @@ def test_texts_are_added_found_replaced_and_deleted(collection: Collection, cons
     with pytest.raises(InputError, match="2 items came with 1 titles"):
         collection.add(["a", "b"], title=["A"])
     consistent(collection)
-
-
-def test_paths_are_added_as_files(collection: Collection, small: Any) -> None:
-    assert collection.add([small.path / "ice.txt"]) == [str(small.path / "ice.txt")]
-    assert collection.add(str(small.path / "rivers.md")) == [str(small.path / "rivers.md")]
-    assert paths(collection) == ["ice.txt", "rivers.md"]
 
 
 def test_filters_hold_for_words_and_for_vectors(collection: Collection, small: Any) -> None:
@@ -443,14 +439,3 @@ def test_a_thousand_paths_are_indexed_updated_and_removed(
     assert collection.delete(paths[1:]) == COUNT - 1
     assert (collection.roots, len(collection.files())) == ([str(paths[0])], 1)
     consistent(collection)
-
-
-def test_a_thousand_paths_below_one_root(collection: Collection, folder: Any) -> None:
-    folder.write("kept.txt", "Kept.")
-    collection.index(folder.path)
-    paths = [folder.write(f"{number % 7}/{number}.txt", "The same.") for number in range(COUNT)]
-    assert collection.update(paths).indexed == COUNT
-    for path in paths:
-        path.unlink()
-    assert collection.update(paths).removed == COUNT
-    assert [file.path for file in collection.files()] == [str(folder.path / "kept.txt")]

@@ -160,11 +160,7 @@ def test_a_repair_keeps_every_column_of_a_sound_index(whole: Path, tiny_config: 
 
 def test_a_damaged_segment_is_named_and_made_again(whole: Path, tiny_config: Config, docs: Path) -> None:
     right = look(whole, tiny_config)
-    (segment,) = (
-        (whole / "segments").glob("*.ivf")
-        if list((whole / "segments").glob("*.ivf"))
-        else [file for file in (whole / "segments").iterdir() if file.suffix != ".lock"]
-    )
+    (segment,) = (whole / "segments").glob("*.blk")
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
@@ -219,24 +215,6 @@ def test_a_database_that_was_cut_off_is_repaired(whole: Path, tiny_config: Confi
     assert (report.aside / "edge.db").stat().st_size == cut
     assert any("a new database holds" in action for action in report.actions)
     assert {row for row in right if row[0] != "mine"} <= stored(whole, tiny_config)
-
-
-def test_the_log_of_an_emptied_database_is_brought_back(
-    make: Make, docs: Path, tmp_path: Path, tiny_config: Config
-) -> None:
-    with make("live") as collection:
-        collection.index(docs)
-        collection.add("A text without a file, about a bridge of stone.", ids=["mine"])
-        right = results(collection)
-        shutil.copytree(tmp_path / "live", tmp_path / "killed")
-    path = tmp_path / "killed" / "edge.db"
-    with path.open("r+b") as file:
-        file.truncate(0)
-    with pytest.raises(StorageError, match=r"the file is empty, and was not.*`edge repair` mends"):
-        look(path.parent, tiny_config)
-    report = mended(path.parent, tiny_config)
-    assert report.after.findings == []
-    assert look(path.parent, tiny_config) == right, "the text without a file, too"
 
 
 def test_only_the_vectors_of_a_damaged_segment_are_made_again(

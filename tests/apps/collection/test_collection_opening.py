@@ -17,14 +17,13 @@ from apsw import Connection
 
 from edge.apps.assistant.units import units
 from edge.apps.collection.care import CollectionCare, place_of
-from edge.apps.collection.catalog import Catalog, migrations, passage
+from edge.apps.collection.catalog import migrations
 from edge.apps.collection.collection import DATABASE, Collection
 from edge.apps.collection.hits import Hit, hit_from_json, merge
 from edge.apps.store.backup import Store, back_up, restore
 from edge.apps.store.care import check
 from edge.apps.store.database import Database, set_setting
 from edge.apps.store.failures import DamagedStore, StoreUnavailable
-from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded, InputError, ModelError, StorageError
@@ -100,13 +99,6 @@ def test_a_collection_without_passages_takes_any_embedder(make: Make, small: Any
         make().search("river")
 
 
-def test_a_missing_embedder_is_named_with_the_command_that_gets_it(make: Make, small: Any, tiny_config: Config) -> None:
-    collection = make(config=dataclasses.replace(tiny_config, embedder="multilingual-e5-small"))
-    with pytest.raises(ModelError, match="edge models pull multilingual-e5-small"):
-        collection.index(small.path)
-    assert collection.files() == []
-
-
 def test_a_collection_that_is_not_there_cannot_be_read(make: Make, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"there is no collection in .*; `edge index DIR` makes one"):
         make("absent", read_only=True)
@@ -120,15 +112,6 @@ def test_a_reader_changes_nothing(make: Make, small: Any) -> None:
     assert reader.status().indexed == 3
     with pytest.raises(StorageError):
         reader.index(small.path)
-
-
-def test_a_newer_collection_is_refused(make: Make, tmp_path: Path) -> None:
-    make().close()
-    db = Connection(str(tmp_path / "collection" / "edge.db"))
-    db.execute("PRAGMA user_version = 1000")
-    db.close()
-    with pytest.raises(StorageError, match="newer version of edge-rag"):
-        make()
 
 
 def test_status_and_files(collection: Collection, small: Any) -> None:
@@ -146,15 +129,6 @@ def test_status_and_files(collection: Collection, small: Any) -> None:
     assert [file.kind for file in collection.files(["path:*.txt"])] == ["text"]
 
 
-def test_compacting_keeps_what_is_there(collection: Collection, small: Any, consistent: Check) -> None:
-    collection.index(small.path)
-    collection.delete(small.path / "ice.txt")
-    before = [(hit.path, hit.id) for hit in collection.search("river", 5)]
-    collection.compact()
-    assert [(hit.path, hit.id) for hit in collection.search("river", 5)] == before
-    consistent(collection)
-
-
 def test_everything_is_given_back(make: Make, small: Any) -> None:
     budget = MemoryBudget(10**11, baseline=0)
     collection = make(budget=budget)
@@ -164,12 +138,6 @@ def test_everything_is_given_back(make: Make, small: Any) -> None:
     assert {"SQLite", "headroom"} <= set(held)
     collection.close()
     assert set(budget.holders()) <= {"libraries"}, budget.holders()  # modules stay
-
-
-def test_a_limit_that_cannot_work_is_refused(make: Make, small: Any) -> None:
-    make().index(small.path)
-    with pytest.raises(BudgetExceeded, match="smallest"):
-        make(budget=MemoryBudget(20_000_000, baseline=0)).search("river")
 
 
 def test_a_limit_that_is_named_works_or_names_one_that_does_before_a_file_is_read(make: Make, small: Any) -> None:
@@ -255,46 +223,13 @@ def found_now(collection: Collection) -> list[tuple[str, str, float]]:
     return [(hit.path, hit.text, hit.score) for hit in collection.search("the river floods", rerank=False)]
 
 
-@pytest.mark.parametrize("version", [1, 10])
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_collection_from_before_the_first_release_is_refused(
-    make: Make, small: Any, tmp_path: Path, version: int, read_only: bool
-) -> None:
-    collection = make()
-    collection.index(small.path)
-    collection.close()
+def test_a_collection_from_before_the_first_release_is_refused(make: Make, tmp_path: Path) -> None:
+    make().close()
     old = Connection(str(tmp_path / "collection" / "edge.db"))
-    old.execute(f"PRAGMA user_version = {version}").fetchall()
-    texts = old.execute("SELECT text FROM chunks").fetchall()
-    with pytest.raises(StoreUnavailable, match=rf"before the first release of edge-rag \(schema {version}\)"):
-        make(read_only=read_only)
-    assert old.execute("SELECT text FROM chunks").fetchall() == texts != []
+    old.execute("PRAGMA user_version = 11").fetchall()
     old.close()
-
-
-def test_an_older_collection_is_spelled_again_with_the_first_change(make: Make, tmp_path: Path) -> None:
-    collection = make()
-    collection.add(
-        ["written in C++", "written in C", "it costs 1,200.50", "to be deleted: C#"], ids=["a", "b", "c", "d"]
-    )
-    collection.close()
-    old = Connection(str(tmp_path / "collection" / "edge.db"))
-    old.execute("INSERT INTO chunks_text(chunks_text) VALUES ('delete-all')")
-    plain = LexicalIndex("chunks_text", ignored=FUNCTION_WORDS)  # as versions before spelled it
-    for row, context, text in old.execute("SELECT id, context, text FROM chunks").fetchall():
-        plain.add(old, [row], [passage(context, text)])
-    version = old.execute("PRAGMA user_version").fetchall()[0][0] - 1
-    old.execute(f"PRAGMA user_version = {version}").fetchall()
-    old.close()
-    with pytest.raises(StoreUnavailable, match="open it once for writing, as `edge index` does"):
-        make(read_only=True)
-    collection = make()
-    for query, names in (("lex: C++", {"a"}), ("lex: 1200", {"c"}), ("lex: c#", {"d"}), ("lex: written", {"a", "b"})):
-        assert {hit.path for hit in collection.search(query, rerank=False)} == names
-    collection.delete(["d"])
-    with collection.database.write() as db:
-        db.execute("INSERT INTO chunks_text(chunks_text) VALUES ('integrity-check')")
-    assert not collection.search("lex: c#", rerank=False)
+    with pytest.raises(StoreUnavailable, match=r"before the first release of edge-rag \(schema 11\)"):
+        make()
 
 
 @pytest.mark.parametrize(
@@ -342,24 +277,6 @@ def test_added_texts_have_them(collection: Collection) -> None:
     (hit,) = about_rent(collection)
     assert hit.kinds
     assert shown(hit) == KINDS
-
-
-def test_passages_of_an_older_version_get_them_when_their_file_is_read_again(
-    collection: Collection, folder: Folder
-) -> None:
-    path = folder.write("a.md", TEXT)
-    collection.index([folder.path])
-    with collection.database.write() as db:
-        db.execute("UPDATE chunks SET kinds = NULL, checksum = NULL")
-    (hit,) = about_rent(collection)
-    assert hit.kinds == ()
-    assert shown(hit)[0] == ("heading", "Rent"), "recognized as plain text"
-    path.write_text(TEXT + "\n\n", "utf-8")
-    with collection.database.read() as db:
-        before = [chunk.id for chunk in Catalog().chunks(db, hit.file)]
-    collection.index([folder.path])
-    (again,) = about_rent(collection)
-    assert (again.id, bool(again.kinds)) == (before[0], True), "the same passage, with its kinds"
 
 
 def test_joined_passages_have_the_kinds_of_both(collection: Collection, folder: Folder) -> None:

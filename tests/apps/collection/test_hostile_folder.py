@@ -3,19 +3,15 @@ reads without end, and nothing outside the folder is changed."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from edge.apps.collection.care import CollectionCare
 from edge.apps.collection.collection import Collection
-from edge.apps.store.care import check
-from edge.budget import MemoryBudget
 from edge.config import Config
-from edge.errors import ConfigError, EdgeError
+from edge.errors import ConfigError
 from edge.files.input_file import SMALL
 
 Make = Callable[..., Collection]
@@ -32,27 +28,6 @@ def lay(kind: str, place: Path, victim: Path) -> None:
             file.truncate(SMALL + 1)
     else:
         place.symlink_to({"zeros": Path("/dev/zero"), "another file": victim, "itself": place}[kind])
-
-
-@pytest.mark.parametrize("kind", ["pipe", "huge", "zeros", "another file", "itself"])
-@pytest.mark.parametrize("name", ["edge.db-mark", "edge.db-schema", "edge.db-schema.tmp", "edge.db-mark.tmp"])
-def test_small_files(make: Make, tiny_config: Config, tmp_path: Path, name: str, kind: str) -> None:
-    collection = make()
-    collection.add(["The river floods.", "A bridge of stone."], ids=["a", "b"])
-    place, path = collection.path / name, collection.path
-    collection.close()
-    victim = tmp_path / "victim"
-    victim.write_bytes(b"precious " * 100)
-    lay(kind, place, victim)
-    with contextlib.suppress(EdgeError):
-        check(CollectionCare(path, tiny_config, MemoryBudget(10**10)), read_data=True)
-    for read_only in (True, False):
-        with contextlib.suppress(EdgeError), make(read_only=read_only) as again:
-            assert len(again.search("river", 5, rerank=False)) == 2
-            if not read_only:
-                again.add("More.", ids=["c"])
-                again.compact()
-    assert victim.read_bytes() == b"precious " * 100
 
 
 @pytest.mark.parametrize("kind", ["pipe", "huge", "zeros", "itself"])

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.apps.collection.care import CollectionCare
-from edge.apps.collection.catalog import Catalog
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.paths import (
     absence,
@@ -145,25 +144,6 @@ def test_every_file_is_known_by_a_name_of_its_own(
     assert collection.index(odd).removed == 1
     assert len(collection.files()) == 6
     consistent(collection)
-
-
-def test_files_that_an_earlier_version_left_out_are_read(make: Callable[..., Collection], odd: Path) -> None:
-    for path in odd.rglob("*.txt"):
-        os.utime(path, ns=(10**18, 10**18))
-    collection = make()
-    collection.index(odd)
-    with collection.database.write() as db:
-        for (file,) in db.execute("SELECT id FROM files WHERE path LIKE '%/./%'").fetchall():
-            Catalog().empty(db, file, collection.vectors)
-            db.execute(
-                "UPDATE files SET status = 'skipped', hash = NULL, reason = ? WHERE id = ?",
-                ("its name is not valid Unicode", file),
-            )
-        version = db.execute("PRAGMA user_version").fetchall()[0][0] - 1
-        db.execute(f"PRAGMA user_version = {version}").fetchall()
-    assert collection.index(odd).indexed == 0
-    collection.close()
-    assert make().index(odd).indexed == 4
 
 
 @given(st.lists(odd_paths, max_size=8, unique=True))

@@ -28,9 +28,9 @@ from edge.errors import BudgetExceeded, InputError, StorageError
 @pytest.fixture(autouse=True)
 def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between two looks are shorter: most of the tests' time is waiting for them."""
-    monkeypatch.setattr("edge.apps.collection.watching._TICK_MS", 50)
     # A busy machine stops threads, too.
-    monkeypatch.setattr("edge.apps.collection.watching._STALLED_S", 60.0)
+    for name, value in {"_TICK_MS": 50, "_QUIET_MS": 50, "_POLL_S": 0.05, "_STALLED_S": 60.0}.items():
+        monkeypatch.setattr(f"edge.apps.collection.watching.{name}", value)
 
 
 class Watched:
@@ -42,9 +42,7 @@ class Watched:
         self.notices: list[str] = []
         self._stop = threading.Event()
         self._error: BaseException | None = None
-        self._watcher = Watcher(
-            collection, report=self.reports.append, notice=self.notices.append, quiet_ms=50, **options
-        )
+        self._watcher = Watcher(collection, report=self.reports.append, notice=self.notices.append, **options)
         self.ticks = 0
         self._changes, self._watcher._changes = self._watcher._changes, self._counted  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._run)
@@ -129,7 +127,7 @@ def test_only_what_changes_is_looked_at(collection: Collection, small: Any, monk
 def test_polling(collection: Collection, small: Any) -> None:
     collection.index(small.path)
     small.write("found-at-start.txt", "Something that came while nobody watched.")
-    with Watched(collection, poll=True, poll_seconds=0.05) as watched:
+    with Watched(collection, poll=True) as watched:
         changes_are_followed(watched, small)
     assert watched.notices == []
 
@@ -179,7 +177,7 @@ def test_without_notifications_folders_are_compared(
 
     monkeypatch.setattr("watchfiles.watch", refuse)
     collection.index(small.path)
-    with Watched(collection, poll_seconds=0.05) as watched:
+    with Watched(collection) as watched:
         assert "watch limit reached" in watched.notices[0]
         (small.path / "new.txt").write_text("A new file.")
         watched.until(lambda: "new.txt" in watched.names())
@@ -323,7 +321,7 @@ def test_notifications_that_break_again_and_again_are_given_up(
 
     monkeypatch.setattr("watchfiles.watch", broken)
     collection.index(small.path)
-    with Watched(collection, poll_seconds=0.05) as watched:
+    with Watched(collection) as watched:
         assert [("watching on" in notice, "again and again" in notice) for notice in watched.notices] == [
             (True, False),
             (True, False),
@@ -392,8 +390,7 @@ from naive.program import config_of
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.watching import Watcher
 with Collection(sys.argv[1], config=config_of(Path(sys.argv[2]), Path(sys.argv[3]), threads=1)) as collection:
-    Watcher(collection, report=lambda report: print("compared", report.indexed, flush=True), quiet_ms=50).run(
-        threading.Event())
+    Watcher(collection, report=lambda report: print("compared", report.indexed, flush=True)).run(threading.Event())
 """
 
 

@@ -54,17 +54,6 @@ def test_words_are_found_in_any_form_best_first() -> None:
     assert ids(lexical.search(db, "flood", 1)) == [4]
 
 
-def test_deleted_rows_are_gone_and_can_come_back() -> None:
-    db, lexical = filled(TEXTS)
-    lexical.delete(db, [1], [TEXTS[0]])
-    assert ids(lexical.search(db, "river flood", 10)) == [4]
-    lexical.add(db, [1], ["a river again"])
-    assert ids(lexical.search(db, "river", 10)) == [1]
-    lexical.optimize(db)
-    assert ids(lexical.search(db, "river", 10)) == [1]
-    db.execute("INSERT INTO fts(fts) VALUES ('integrity-check')")
-
-
 ROWS = ["a b", "river a", "river b", "river c", "x y", "river river", "y z", "z x", "u v"]
 FOUND = {
     "a phrase in quotes is kept": (["a blue old house", "an old blue house", "nothing"], '"old blue"', 10, [2]),
@@ -160,13 +149,6 @@ def test_too_many_words_of_a_phrase_or_to_leave_out_are_refused() -> None:
     with pytest.raises(InputError, match="leaves out 101 words, and 100 are possible"):
         lexical.left_out(["a b", '"' + "word " * 99 + '"'])
     assert lexical.left_out(["a b", '"c d"']) == '"a" OR "b" OR "c d"'
-
-
-def test_a_word_that_was_absent_is_found_once_it_came() -> None:
-    db, lexical = filled([f"text {i}" for i in range(100)])
-    assert lexical.search(db, "newcomer", 10) == []
-    lexical.add(db, [1000], ["a newcomer"])
-    assert ids(lexical.search(db, "newcomer", 10)) == [1000]
 
 
 def invented(count: int, seed: int = 0) -> list[str]:
@@ -300,20 +282,16 @@ def test_any_text_can_be_added_and_deleted(texts: list[str]) -> None:
     db.close()
 
 
-rankings = st.lists(st.lists(st.integers(0, 30), max_size=12, unique=True), max_size=4)
+rankings = st.lists(st.lists(st.integers(0, 30), max_size=12), max_size=4)
 
 
 @given(rankings)
 def test_scores_are_the_formula_s(lists: list[list[int]]) -> None:
     fused = reciprocal_rank_fusion(lists)
+    lists = [list(dict.fromkeys(ranking)) for ranking in lists]  # an id counts once
     ids = {i for ranking in lists for i in ranking}
     assert dict(fused) == pytest.approx({i: sum(1 / (61 + r.index(i)) for r in lists if i in r) for i in ids})
     assert [(-s, i) for i, s in fused] == sorted((-s, i) for i, s in fused)
-
-
-def test_agreement_beats_a_single_first_place_and_a_repeated_id_counts_once() -> None:
-    assert reciprocal_rank_fusion([[7, 1, 2], [9, 1, 3]])[0][0] == 1
-    assert reciprocal_rank_fusion([[4, 4, 5]]) == [(4, 1 / 61), (5, 1 / 62)]
 
 
 def test_words_and_vectors_are_fused_by_their_scores() -> None:

@@ -1,8 +1,10 @@
 """Fixtures of the index's tests."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from naive.index import IndexRig
 from naive.searching import Rig
 
 
@@ -13,3 +15,11 @@ def rigs(small_process: None) -> Iterator[list[Rig]]:
     yield made
     for rig in made:
         rig.close()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[IndexRig]:
+    """An empty index."""
+    rig = IndexRig(tmp_path)
+    yield rig
+    rig.close()

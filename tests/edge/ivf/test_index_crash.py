@@ -79,10 +79,9 @@ def test_every_moment_between_two_file_operations(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("step", ["replace", "fsync"])
-def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_full_disk_changes_nothing(rig: IndexRig, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     from edge.errors import StorageError
 
-    rig = IndexRig(tmp_path)
     rig.add(range(100), mixture(100, rig.dim))
     before = rig.snapshot().generation
 
@@ -101,13 +100,11 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rig.check()
     assert rig.snapshot().nlist > 1
     assert len(rig.files()) == 1
-    rig.close()
 
 
-def test_stopping_a_maintenance_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_stopping_a_maintenance_leaves_nothing_behind(rig: IndexRig) -> None:
     import threading
 
-    rig = IndexRig(tmp_path)
     rig.add(range(400), mixture(400, rig.dim))
     stages: list[str] = []
     for after in range(1, 200, 9):
@@ -131,7 +128,6 @@ def test_stopping_a_maintenance_leaves_nothing_behind(tmp_path: Path) -> None:
         raise AssertionError("it never came to an end")
     assert {"train", "sort", "write", "measure"} <= set(stages)
     np.testing.assert_equal(len(rig.files()), 1)
-    rig.close()
 
 
 Action = Callable[[int], None]
@@ -165,9 +161,8 @@ def disturb(rig: IndexRig, seed: int, rows: int) -> None:
 
 @pytest.mark.parametrize("rows", [4, 50])
 @pytest.mark.parametrize("stage", ["flush", "train", "sort", "write", "measure"])
-def test_while_training(tmp_path: Path, stage: str, rows: int) -> None:
+def test_while_training(rig: IndexRig, stage: str, rows: int) -> None:
     """Four times, so that three rounds of catching up are not enough and the last happens inside the transaction."""
-    rig = IndexRig(tmp_path)
     rig.add(range(200), mixture(200, rig.dim))
     rig.add(range(200, 209), mixture(9, rig.dim, seed=1))
     done = maintain(rig, stage, lambda turn: disturb(rig, turn, rows), times=4)
@@ -177,11 +172,9 @@ def test_while_training(tmp_path: Path, stage: str, rows: int) -> None:
     rig.maintain(full=True)
     rig.check()
     assert len(rig.files()) == 1
-    rig.close()
 
 
-def test_a_segment_that_comes_and_goes_while_training(tmp_path: Path) -> None:
-    rig = IndexRig(tmp_path)
+def test_a_segment_that_comes_and_goes_while_training(rig: IndexRig) -> None:
     rig.add(range(200), mixture(200, rig.dim))
 
     def come_and_go(turn: int) -> None:
@@ -192,11 +185,9 @@ def test_a_segment_that_comes_and_goes_while_training(tmp_path: Path) -> None:
     rig.check()
     with rig.database.read() as db:
         assert rig.index.status(db).deleted == 0, "it was not taken over"
-    rig.close()
 
 
-def test_pending_rows_that_change_while_they_are_moved(tmp_path: Path) -> None:
-    rig = IndexRig(tmp_path)
+def test_pending_rows_that_change_while_they_are_moved(rig: IndexRig) -> None:
     rig.add(range(12), mixture(12, rig.dim))
 
     def change(_: int) -> None:
@@ -208,7 +199,6 @@ def test_pending_rows_that_change_while_they_are_moved(tmp_path: Path) -> None:
     rig.check()
     rig.maintain(full=True)
     rig.check()
-    rig.close()
 
 
 @pytest.mark.parametrize("codec", ["flat", "sq8"])

@@ -111,16 +111,6 @@ def test_vectors_of_the_nearest_lists_are_announced(rigs: list[Rig], tmp_path: P
                 assert (where in announced) == (place < 8)
 
 
-def test_what_was_fetched_is_found_without_reading(rigs: list[Rig], tmp_path: Path) -> None:
-    rigs.append(rig := Rig(tmp_path, gridded(1500, DIM), nlist=15))
-    query = gridded(1, DIM, seed=4)
-    with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=10**9) as window:
-        window.wait()
-        found = rig.search(query, 5, 6, window=window)
-    assert (found.lists_read, found.bytes_read) == (0, 0)
-    rig.check(query, found, 5, 6)
-
-
 def test_a_later_round_fetches_only_what_is_new(rigs: list[Rig], tmp_path: Path) -> None:
     rigs.append(rig := Rig(tmp_path, gridded(1500, DIM), nlist=15))
     query = gridded(1, DIM, seed=4)

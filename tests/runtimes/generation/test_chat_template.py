@@ -50,7 +50,6 @@ def test_settings_and_functions_of_transformers() -> None:
         "{% generation %}{{ {'a': 'é'} | tojson }}{% endgeneration %}{{ strftime_now('%Y') | length }}{{ eos_token }}"
     )
     assert ChatTemplate(template, budget(), eos="</s>").render(["user"]) == [0, '<think></think>{"a": "é"}4</s>']
-    assert ChatTemplate(template, budget(), thinking=True).render(["user"]) == [0, '{"a": "é"}4']
 
 
 def test_a_model_without_template_reads_plain_text() -> None:
@@ -84,28 +83,15 @@ def test_template_that_is_no_jinja(template: str) -> None:
 
 BOMBS = {
     "a format's width": "{{ '%0999999999d' % 5 }}",
-    "a format's width, filter": "{{ '%0999999999d' | format(5) }}",
     "a repeated text": "{{ 'x' * 250000000 }}",
-    "a repeated list": "{{ ([1] * 250000000) | length }}",
     "doubling": "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}{{ n.x }}",
-    "doubling by ~": "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
     "nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
     "{% endfor %}{% endfor %}",
     "loops that write": "{% for a in range(99999) %}{% for b in range(99999) %}xxxxxxxxxx{% endfor %}{% endfor %}",
-    "center": "{{ 'x' | center(10 ** 9) }}",
-    "indent": "{{ '\n\n' | indent(10 ** 9, true) }}",
-    "replace": "{{ ('x' * 99999) | replace('x', 'y' * 99999) }}",
-    "join": "{{ range(99999) | join('y' * 99999) }}",
-    "wordwrap": "{{ ('x' * 999999) | wordwrap(1) }}",
-    "batch": "{{ [1] | batch(10 ** 9, 1) | list | length }}",
-    "slice": "{{ [1] | slice(10 ** 9) | list | length }}",
     "tojson": "{{ {'a': 1} | tojson(indent=10 ** 9) }}",
-    "methods": "{{ 'x'.ljust(10 ** 9) }}",
-    "str.format": "{{ '{:1000000000}'.format(5) }}",
     "powers": "{{ 10 ** (10 ** 10) }}",
     "much text": "{% for i in range(99999) %}xxxxxxxxxx{% endfor %}",
     "macros": "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
-    "macros that double": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
 }
 
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from naive.knowledge import segment
 
-from edge.errors import InputError
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.extractive import ExtractiveGenerator, Quoted
 from edge.runtimes.generation.prompt import Prompt
@@ -65,10 +64,7 @@ def test_ties_go_to_the_earlier_sentence() -> None:
     assert answer(generator) == "The river floods in spring. [1] Boats are red. [1]"
 
 
-def test_nothing_below_the_floor() -> None:
-    assert answer(ExtractiveGenerator(shared_words, floor=100.0)) == ""
-    both = "The river floods in spring. [1] In summer the river is low. [2]"
-    assert answer(ExtractiveGenerator(shared_words, floor=2.0)) == both
+def test_what_has_no_score_is_not_shown() -> None:
     assert answer(ExtractiveGenerator(lambda _, texts: [float("nan")] * len(texts))) == ""
 
 
@@ -94,7 +90,8 @@ def test_an_answer_keeps_to_its_length() -> None:
 
 
 def test_documents_beyond_the_context_are_left_out_from_the_end() -> None:
-    generator = ExtractiveGenerator(shared_words, context=5 + 8 + 3)
+    generator = ExtractiveGenerator(shared_words)
+    generator.context = 5 + 8 + 3
     assert answer(generator) == "The river floods in spring. [1] Boats are red. [1]"
     assert generator.stats is not None
     assert generator.stats.dropped_documents == 2
@@ -114,8 +111,6 @@ def test_cancelled() -> None:
 def test_wrong_scores_are_no_answer() -> None:
     with pytest.raises(ValueError, match="6 sentences were given to score, and 1 scores"):
         answer(ExtractiveGenerator(lambda *_: [1.0]), [*DOCUMENTS, Document("d", "One more.")])
-    with pytest.raises(InputError, match="at least 1 sentence"):
-        ExtractiveGenerator(shared_words, most=0)
 
 
 PATHS = [(), (segment("a", 3),), (segment("a", 3), segment("b", 2)), (segment("b", 2),)]

@@ -25,6 +25,7 @@ from edge.models.gguf_file import GGUFFile
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.llama_context import TILE, LlamaContext
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
+from edge.runtimes.generation.llama_model import llama_library
 from edge.runtimes.generation.llama_states import LlamaStates
 from edge.trace import Trace
 
@@ -71,12 +72,9 @@ def test_a_state_is_as_large_as_its_own_tokens(open_llama: Open) -> None:
         assert 0 < size - (end - start) * states.bytes_per_token < 300
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("precision", ["F32", "Q8_0"])
-def test_restored_equals_computed(open_llama: Open, gguf: Callable[..., Path], kv_type: str, precision: str) -> None:
-    # Blocks of 8 bits hold 32 values each: keys and values must be as wide.
-    path = gguf(precision=precision, hidden=128, ffn=128)
-    states = states_of(open_llama(path, kv_type=kv_type))
+def test_restored_equals_computed(open_llama: Open, gguf: Callable[..., Path], precision: str) -> None:
+    states = states_of(open_llama(gguf(precision=precision, hidden=128, ffn=128)))
     expected = compute(states, [0, 1, 2])
     places = [0, *np.cumsum([len(part) for part in segments(states)[:3]]).tolist()]
     cut = [states.extract(start, end) for start, end in itertools.pairwise(places)]
@@ -187,16 +185,13 @@ def test_cancelled_prefill(open_llama: Open) -> None:
 
 def test_fingerprint(open_llama: Open, gguf: Callable[..., Path]) -> None:
     """Equal for settings that compute the same states, different for all others."""
-    # Blocks of 8 bits hold 32 values each: heads must be as wide.
     path = gguf(hidden=128)
     base = states_of(open_llama(path, context=1024)).fingerprint
-    assert states_of(open_llama(path, context=1024, weights="map")).fingerprint == base
-    others: list[dict[str, Any]] = [{"context": 512}, {"kv_type": "q8_0"}, {"threads": 2}]
-    others.append({"answers": 2, "shared": True})
+    others: list[dict[str, Any]] = [{"context": 512}, {"threads": 2}, {"answers": 2, "shared": True}]
     assert states_of(open_llama(path, context=1024, answers=2)).fingerprint == base
     found = {states_of(open_llama(path, **{"context": 1024, **options})).fingerprint for options in others}
     found.add(states_of(open_llama(gguf(hidden=128, seed=1), context=1024)).fingerprint)
-    assert len(found | {base}) == 6
+    assert len(found | {base}) == 5
 
 
 class Recurrent(RandomModel):
@@ -370,15 +365,14 @@ def context_of(generator: LlamaGenerator) -> LlamaContext:
     return generator.states.context
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-def test_rows_that_fill_a_tile_are_not_seen(open_llama: Open, gguf: Callable[..., Path], kv_type: str) -> None:
+def test_rows_that_fill_a_tile_are_not_seen(open_llama: Open, gguf: Callable[..., Path]) -> None:
     """Against a twin that computes the tokens alone: the same logits, there and after further tokens."""
     found = []
     for fills in (True, False):
-        context = context_of(open_llama(gguf(hidden=128), kv_type=kv_type))
+        context = context_of(open_llama(gguf(hidden=128)))
         context._fills &= fills
         context.append(TOKENS[:600])
-        assert (context._rows(40) == TILE) == (fills and kv_type == "f16")
+        assert (context._rows(40) == TILE) == fills
         context.append(TOKENS[600:640], logits=True)
         assert context.length == 640
         logits = [context.logits().copy()]
@@ -455,14 +449,6 @@ def answer(generator: LlamaGenerator) -> list[int | None]:
     return [piece.token for piece in generator.stream(question, Sampling(max_tokens=12), documents=DOCUMENTS)]
 
 
-def test_mapped_and_read_weights_write_the_same(open_llama: Open, gguf: Callable[..., Path]) -> None:
-    path = gguf(precision="Q8_0")
-    read, mapped = open_llama(path, weights="read"), open_llama(path, weights="map")
-    assert "in memory" in read.memory.placement
-    assert "the kernel's" in mapped.memory.placement
-    assert answer(read) == answer(mapped)
-
-
 def test_memory_is_leased_and_given_back(open_llama: Open, gguf: Callable[..., Path]) -> None:
     budget = MemoryBudget(10**10)
     before = budget.used
@@ -478,12 +464,17 @@ def test_memory_is_leased_and_given_back(open_llama: Open, gguf: Callable[..., P
         answer(generator)
 
 
-def test_less_memory_means_mapped_weights_then_a_smaller_context(open_llama: Open, gguf: Callable[..., Path]) -> None:
+def test_less_memory_means_mapped_weights_then_a_smaller_context(
+    open_llama: Open, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = gguf(hidden=256, ffn=1024, layers=3, precision="F16", kv_heads=4)
     open_llama(path).close()  # the library itself is loaded now, in any order of the tests
 
-    def within(room: int, **options: Any) -> LlamaGenerator:
-        return open_llama(path, budget=MemoryBudget(10**8 + room, baseline=10**8), **options)
+    def within(room: int) -> LlamaGenerator:
+        budget = MemoryBudget(10**8 + room, baseline=10**8)
+        made = open_llama(path, budget=budget)
+        budget.limit = 10**10  # for its answers
+        return made
 
     roomy = within(10**9)
     assert not roomy.memory.mapped
@@ -491,6 +482,9 @@ def test_less_memory_means_mapped_weights_then_a_smaller_context(open_llama: Ope
     tight = within(needed - 1_000_000)
     assert tight.memory.mapped
     assert tight.memory.shape == roomy.memory.shape
+    assert "in memory" in roomy.memory.placement
+    assert "the kernel's" in tight.memory.placement
+    assert answer(roomy) == answer(tight)
     tighter = within(tight.memory.leased - 1_000_000)
     assert tighter.memory.mapped
     assert tighter.memory.shape.tokens == 2048
@@ -498,8 +492,9 @@ def test_less_memory_means_mapped_weights_then_a_smaller_context(open_llama: Ope
     with pytest.raises(BudgetExceeded, match="smallest that works") as refused:
         within(5_000_000)
     assert within(refused.value.needed - 10**8 + 200_000).memory.shape.tokens == 512
+    monkeypatch.setattr(llama_library().api, "llama_supports_mmap", lambda: False)
     with pytest.raises(BudgetExceeded, match="weights") as refused:
-        within(12_000_000, weights="read")
+        within(12_000_000)
     assert refused.value.asked > refused.value.free
 
 
@@ -510,12 +505,14 @@ from edge.budget import MemoryBudget
 from edge.resident import ResidentWatch, anonymous_resident
 from edge.runtimes.generation.base import Document, Message, Sampling
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
-budget = MemoryBudget(10**10)
+class Tight(MemoryBudget):
+    def reserve(self, owner, nbytes, *, wait=True):
+        return super().reserve(owner, nbytes + 10**10 * (owner == "generator: weights"), wait=wait)
+
+budget = (Tight if sys.argv[2] == "map" else MemoryBudget)(10**10)
 with ResidentWatch(0.001) as watch:
     answers = int(sys.argv[3])
-    generator = LlamaGenerator(
-        sys.argv[1], budget, cache=Path("unused"), threads=1, weights=sys.argv[2], answers=answers, shared=True
-    )
+    generator = LlamaGenerator(sys.argv[1], budget, cache=Path("unused"), threads=1, answers=answers, shared=True)
     documents = [Document(str(i), text) for i, text in enumerate(sys.argv[4:])]
     sampling = Sampling(temperature=1.0, top_p=0.9, max_tokens=8)
     pieces = list(generator.stream([Message("user", "ka ki")], sampling, documents=documents))

@@ -155,25 +155,6 @@ def test_documents_beyond_the_context_are_left_out(server: Server) -> None:
     with_room.close()
 
 
-def test_stop_string_over_several_events(server: Server, generator: OpenAIGenerator) -> None:
-    server.answer("A", "ll\nQu", "estion: more")
-    pieces = list(generator.stream(QUESTION, Sampling(stop=("\nQuestion",))))
-    assert "".join(piece.text for piece in pieces) == "All"
-    assert generator.stats is not None
-    assert generator.stats.finish == "stop"
-
-
-def test_cancelled(server: Server, generator: OpenAIGenerator) -> None:
-    server.answer(*"abcdef")
-    cancel = threading.Event()
-    pieces = generator.stream(QUESTION, Sampling(), cancel=cancel)
-    assert next(pieces).text == "a"
-    cancel.set()
-    assert list(pieces) == []
-    assert generator.stats is not None
-    assert generator.stats.finish == "cancelled"
-
-
 @pytest.mark.parametrize(
     ("status", "lines", "message"),
     [
@@ -287,6 +268,7 @@ def test_tokens_of_one_event_are_cut(server: Server, generator: OpenAIGenerator)
         assert generator.stats is not None
         assert generator.stats.finish == "length"
     assert "".join(p.text for p in generator.stream(QUESTION, Sampling(max_tokens=7, stop=("b",)))) == "a"
+    assert generator.stats.finish == "stop"
 
 
 def test_tokens_within_a_character_count(server: Server, generator: OpenAIGenerator) -> None:

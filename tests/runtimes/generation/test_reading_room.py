@@ -204,7 +204,7 @@ def test_less_memory_means_no_room_before_a_smaller_context(
 
     def within(room: int) -> LlamaMemory:
         budget = MemoryBudget(10**8 + room, baseline=10**8)
-        return open_llama(path, budget=budget, answers=4, shared=shared, weights="map").memory
+        return open_llama(path, budget=budget, answers=4, shared=shared).memory
 
     seen = [within(10**9)]
     while seen[-1].shape.tokens == seen[0].shape.tokens:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from making.synth import synth
 from naive.numpy_runtime import NumpyLayerKernel
-from naive.program import printed
+from naive.peaks import check_workspaces
 
 from edge.config import Config
 from edge.errors import CapabilityError
@@ -227,49 +227,15 @@ def test_an_installation_that_does_not_know_the_runtime_takes_the_next(
     assert isinstance(runtime_for("auto", encoder), OnnxRuntime)
 
 
-PEAK = """
-import ctypes, json, sys
-import numpy as np
-from edge.models.spec import LayerSpec
-from edge.runtimes.native.library import processor_level
-from edge.runtimes.native.runtime import NativeRuntime
-from edge.resident import small_pages
-
-small_pages()
-
-def kilobytes(field):
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith(field))
-
-for case in json.loads(sys.argv[1]) if processor_level() else []:
-    spec, dtype = LayerSpec(**case["spec"]), case["hidden_dtype"]
-    kernel = NativeRuntime().layer_kernel(spec, threads=2, hidden_dtype=dtype)
-    weights = {t.name: np.ones(t.shape, t.dtype) for t in spec.tensors()}
-    lengths = np.array(case["lengths"], np.int32)
-    states = np.ones((int(lengths.sum()), spec.hidden), dtype)
-    kernel.run(states, lengths, weights)
-    ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/clear_refs", "w") as reset:
-        reset.write("5")
-    before = kilobytes("VmRSS")
-    kernel.run(states, lengths, weights)
-    print((kilobytes("VmHWM") - before) * 1024, kernel.workspace(len(states), int(lengths.max())))
-"""
-
-
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no high-water mark to reset on this system")
 def test_workspace_bounds_memory(encoder: LayerSpec) -> None:
     cases = [
-        {"spec": asdict(replace(encoder, **sizes)), "hidden_dtype": dtype, "lengths": lengths}
+        (replace(encoder, **sizes), dtype, lengths, 0)
         for sizes in (WIDE, LONG_HEADS)
         for lengths in ([400] * 9, [2500], [30] * 20)
         for dtype in ("float32", "float16")
     ]
-    lines = printed(PEAK, json.dumps(cases)).splitlines()
-    assert len(lines) == len(cases) or not native.processor_level()
-    for line in lines:
-        measured, bound = map(int, line.split())
-        assert measured <= bound <= 2.5 * measured
+    check_workspaces("native", cases if native.processor_level() else [])
 
 
 CALLS = """
