@@ -284,6 +284,8 @@ def workplaces(server: str, config: Config) -> list[str]:
         from edge.automatic import AutomaticDevice
 
         lines.append(f"device   {AutomaticDevice.stored()}")
+    elif config.device:
+        lines.append(f"device   {config.opened_device}")
     return lines
 
 

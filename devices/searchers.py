@@ -166,7 +166,8 @@ class SearchersDevice:
     ) -> None:
         """`of` are kinds joined by `+`, such as `remote+fpga`, `count` of each kind; `lists` is `striped`, or `whole`
         to put each list on one searcher without truncated queues; `confidence` (0.99) is the share of searches in which
-        the first queues are enough. The caller closes given `searchers`; `options` are those of each."""
+        the first queues are enough. The caller closes given `searchers`; `options` are those of each, or of one after
+        the other, joined by `+`: `on=cuda:0+cuda:1`."""
         self._whole = _layout(lists)
         self._confidence = (
             _CONFIDENCE if confidence is None else number("searchers", "confidence", confidence, _RARE, 1 - _RARE)
@@ -177,8 +178,11 @@ class SearchersDevice:
         self._own: list[SearchPlace] = []
         try:
             if searchers is None:
-                for kind in of.split("+") * int(number("searchers", "count", count, 1, _MOST, whole=True)):
-                    self._own.append(_opened(kind.strip(), memory, trace, options))
+                given = {name: text.split("+") if isinstance(text, str) else [text] for name, text in options.items()}
+                kinds = of.split("+") * int(number("searchers", "count", count, 1, _MOST, whole=True))
+                for place, kind in enumerate(kinds):
+                    own = {name: values[place % len(values)] for name, values in given.items()}
+                    self._own.append(_opened(kind.strip(), memory, trace, own))
             elif options:
                 raise ConfigError(f"searchers that are open take no options, such as {next(iter(options))}")
             found = self._own if searchers is None else list(searchers)

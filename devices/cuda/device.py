@@ -41,11 +41,12 @@ class CudaDevice(MeasuredScan):
         *,
         cap: int | str = "",
         on: str = "cuda",
+        compute: str = "",
         streams: Streams | None = None,
         trace: Trace | None = None,
     ) -> None:
         """`memory` is the host's ledger of page-locked buffers and the driver's memory; `cap`, `on`: see
-        `open_card`."""
+        `open_card`. `compute` is for the layers of models (`CudaRuntime`)."""
         self.host = memory
         with memory.charge("cuda driver") as self._driver:
             self.card = open_card(on, cap, streams)
@@ -92,11 +93,14 @@ class CudaDevice(MeasuredScan):
             number, pinned = staging.next()
             filled, landing, start = fill(pinned.array[:nbytes]), self._landing[0], pinned.array.ctypes.data
             staging.send(number, nbytes, landing)
-            places = [codes.ctypes.data - start for _, codes in filled]
-            given = [landing[at : at + codes.nbytes] for at, (_, codes) in zip(places, filled, strict=True)]
-            into = [buffer.tensor[: codes.nbytes] for buffer, codes in filled]
+            pairs = []
+            for buffer, codes in filled:
+                if len(tensor := buffer.tensor):  # else its owner has given it up meanwhile
+                    at = codes.ctypes.data - start
+                    pairs.append((tensor[: codes.nbytes], landing[at : at + codes.nbytes]))
             card.inward.wait(card.compute.record())
-            card.inward.run(lambda: card.torch._foreach_copy_(into, given))
+            if pairs:
+                card.inward.run(lambda: card.torch._foreach_copy_(*map(list, zip(*pairs, strict=True))))
             arrived = card.inward.record()
         for buffer, _ in filled:
             buffer.filled = arrived

@@ -463,10 +463,11 @@ class CudaRuntime(DeviceRuntime):
     libraries = ("torch",)
     compiled_nbytes = 1 << 20
 
-    def __init__(self, *, compute: str = "", **options: Any) -> None:
+    def __init__(self, *, compute: str = "", on: str = "cuda", count: str = "", **options: Any) -> None:
+        """Of several cards (`count`, and `on` with a plus between them) the first one runs layers."""
         if compute not in _COMPUTE:
             raise ConfigError(f"products are computed in float16, bfloat16 or float32, not {compute!r}")
-        super().__init__(**options)
+        super().__init__(on=on.partition("+")[0], **options)
         self._compute = compute
 
     def working_nbytes(self, one: PassSizes) -> int:

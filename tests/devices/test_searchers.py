@@ -20,7 +20,7 @@ from edge.devices.remote import RemoteDevice
 from edge.devices.searchers import SearchersDevice, queue_length, share_of_queue
 from edge.errors import CapabilityError, DeviceLost, PartLost, RangeError
 from edge.ivf.base import Bytes
-from edge.ivf.device import Candidates, ListScan, SearchRequest
+from edge.ivf.device import Candidates, ListScan, SearchRequest, open_device
 from edge.trace import Trace
 
 WIDTH = 40
@@ -28,6 +28,13 @@ WIDTH = 40
 
 def several(count: int, of: str = "cpu", **options: str) -> Callable[..., SearchersDevice]:
     return functools.partial(SearchersDevice, of=of, count=count, **options)
+
+
+def test_searchers_have_options_of_their_own() -> None:
+    """Two cards are `cuda:count=2,on=cuda:0+cuda:1`."""
+    device = open_device("limited:count=4,cap=1MB+2MB,latency=0", MemoryBudget(1 << 36, baseline=0))
+    assert [one.memory.limit for one in device._own] == [10**6, 2 * 10**6, 10**6, 2 * 10**6]  # type: ignore[attr-defined]
+    device.close()
 
 
 def test_several_remote_searchers_return_what_one_returns(tmp_path: Path) -> None:

@@ -220,6 +220,7 @@ def test_figures_of_a_modelled_device_say_so(edge_verb: Verb, indexed: Path) -> 
     assert "modelled" not in alone
     assert "device" not in alone
     assert "device   auto takes the host, because " in search("--stats", "--device", "auto").err
+    assert "device   limited:cap=8MB" in search("--stats", "--device", "limited:cap=8MB").err
     assert "modelled" not in json.loads(search("--json").out)["stats"]
 
 

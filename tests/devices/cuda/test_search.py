@@ -23,7 +23,7 @@ from edge.devices.cuda.device import CudaDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.testing import check_device, check_search
 from edge.errors import CorruptBlock
-from edge.ivf.device import Candidates, ListScan, SearchRequest
+from edge.ivf.device import Candidates, ListScan, SearchRequest, open_device
 from edge.ivf.reading import DeviceTier, Reader
 from edge.link import Lane
 
@@ -166,6 +166,21 @@ def test_lists_that_crossed_together_are_searched_on_late_streams(eager: frozens
     device.close()
 
 
+def test_a_list_that_is_given_up_meanwhile_does_not_spoil_the_copy_of_others() -> None:
+    device = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu")
+    kept, gone = device.allocate(8), device.allocate(8)
+
+    def fill(block: Any) -> list[Any]:
+        block[:16] = 7
+        device.free(gone)
+        return [(gone, block[:8]), (kept, block[8:16])]
+
+    device.write_joined(16, fill)
+    assert kept.tensor.tolist() == [7] * 8
+    device.write_joined(8, lambda block: [(gone, block[:8])])
+    device.close()
+
+
 def test_a_copy_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(tmp_path, monkeypatch)
     held.device.most = 3 * max(part.nbytes for part in held.parts)
@@ -220,6 +235,11 @@ def test_searches_of_many_requests_are_one_on_the_device(tmp_path: Path, monkeyp
             rig.check(queries[number : number + 1], one.result(), 5, 3)
     assert sizes == [1, 1, 7]
     rig.close()
+
+
+def test_options_of_layers_are_accepted() -> None:
+    """One setting opens the place of lists and that of layers."""
+    open_device("cuda:on=cpu,compute=float32", MemoryBudget(1 << 36, baseline=0)).close()
 
 
 if torch.cuda.is_available():  # not skipped elsewhere, because CI takes a skipped test for a failure

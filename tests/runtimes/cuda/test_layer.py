@@ -57,6 +57,9 @@ def test_half_precision_reaches_attention_with_and_without_rotation(layers: Any,
 
 def test_found_by_name_with_its_options() -> None:
     assert isinstance(load_runtime("cuda:cap=2GB"), CudaRuntime)
+    first = load_runtime("cuda:on=cuda:1+cuda:0,count=2")
+    assert isinstance(first, CudaRuntime)
+    assert first._options == {"on": "cuda:1"}, "of several cards the first one runs layers"
     with pytest.raises(ConfigError, match="float16, bfloat16 or float32"):
         load_runtime("cuda:compute=float8")
 
