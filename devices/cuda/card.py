@@ -154,9 +154,6 @@ class Card:
         for stream in (self.inward, self.compute, self.outward):
             stream.synchronize()
 
-    def held(self) -> int:
-        return int(self.torch.cuda.memory_reserved(self.device)) if self.on_gpu else self.memory.used
-
     def peak(self) -> int:
         return int(self.torch.cuda.max_memory_reserved(self.device)) if self.on_gpu else self.memory.used
 

@@ -8,8 +8,8 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,13 +18,20 @@ from making.synth import SHAPES
 
 from bench.figures import Column, Figure, higher, lower, neither, tabulate
 from bench.gpu_worker import work
-from bench.options import Folder, NewFolder, Output, benchmark
+from bench.options import Folder, Names, NewFolder, Output, benchmark
 from bench.process import measure, processor, say
 from edge.errors import EdgeError, InputError
 
 _SHAPES = "ms-marco-minilm-l6,bge-reranker-v2-m3,qwen3-reranker-0.6b"
 _PREFIX_TOKENS = 90
 """Tokens of a decoder's prefix: the template of Qwen3-Reranker has 60 to 70, the rest is the query."""
+
+_PARTS = (
+    "parity", "launches", "machine", "tokens", "search", "lookahead", "transformers", "rerank", "judged",
+)  # fmt: skip
+
+_LONGEST = 2.5
+"""A measurement that takes so many times as long as it should is ended, so that others find time."""
 
 _PARALLEL = 4
 """Models that are packed at a time."""
@@ -67,7 +74,15 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
     found = parts.get("search", {}).get("rows", {})
     rates = {f"queries_per_second.{n}": higher(f"queries, {n} at a time", "/s") for n in (1, 16, 256)}
     others = [name for name in found if not name.startswith(("cpu", "cuda", "webgpu"))]
-    yield from tabulate(found, rates | {"recall": higher("recall@10")}, "search", others)
+    more = {"recall": higher("recall@10"), "device_peak": lower("device memory", "B")}
+    yield from tabulate(found, rates | more, "search", others)
+    yield from _together(parts.get("lookahead", {}))
+    counts = {"alone": neither("by torch alone"), "kernels": neither("by our kernels")}
+    yield from tabulate(parts.get("launches", {}).get("rows", {}), counts, "launches")
+    times = {"seconds": lower("a pass", "s"), "first": lower("the first pass, which sends the table", "s")}
+    tokens = parts.get("tokens", {})
+    caption = f"the host's time for the tokens of {tokens.get('candidates', 0):,} candidates"
+    yield from tabulate(tokens.get("rows", {}), times, caption)
     judged = parts.get("judged", {})
     columns = {
         "questions": neither("questions"), "same": neither("order and bits of the host"),
@@ -79,24 +94,51 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
     yield from tabulate(layers, apart, "distance of a layer from the reference")
 
 
+def _together(found: dict[str, Any]) -> Iterator[Figure]:
+    """Lists and a language model on one card."""
+    rows = found.get("rows", {})
+    medians = {name: statistics.median(row["seconds"]) for name, row in rows.items() if row["seconds"]}
+    gains = {
+        name: row | {"gain": medians[f"{name.partition(', ')[0]}, the host"] / medians[name]}
+        for name, row in rows.items()
+        if name in medians
+    }
+    columns = {
+        "seconds": lower("a question", "s"), "search_s": lower("of it searches", "s"),
+        "gain": higher("times as fast as the host's search"), "hits": higher("lists there", "%"),
+        "questions": neither("questions"), "device_peak": lower("device memory", "B"),
+    }  # fmt: skip
+    yield from tabulate(gains, columns, "lookahead beside a language model")
+    columns = {
+        "kept": higher("searches in time", "%"), "p95": lower("search p95", "s"), "tokens": higher("tokens", "/s"),
+        "held": neither("lists held on the device", "B"),
+    }  # fmt: skip
+    yield from tabulate(found.get("loads", {}), columns, "open loads beside a language model")
+
+
 @dataclass
 class Run:
     """One run of all measurements. `out` gets the results after each, and none begins after the clock's reading
-    `until`."""
+    `until`, and of parts only those in `only`, if there are some."""
 
     out: Path
     until: float
+    only: Collection[str] = ()
     report: dict[str, Any] = field(default_factory=dict)
 
     def take(self, name: str, task: dict[str, Any], *, seconds: float) -> None:
-        """Runs one measurement, which takes about `seconds`. That it fails or finds no time, the report says."""
+        """Runs one measurement, which takes about `seconds`, and not much longer. That it fails or finds no time, the
+        report says."""
+        if self.only and task["part"] not in self.only:
+            return
         left = self.until - time.monotonic()
         if left < seconds:
             self._keep(name, {"left_out": f"{seconds:.0f} s are needed, {max(0.0, left):.0f} s were left"})
             return
         started = time.monotonic()
         try:
-            found = measure(work, {"name": name, "watch": 0.05, **task}, threads=task["threads"], timeout=left)
+            most = min(left, _LONGEST * seconds)
+            found = measure(work, {"name": name, "watch": 0.05, **task}, threads=task["threads"], timeout=most)
         except EdgeError as error:
             self._keep(name, {"left_out": str(error)})
             return
@@ -124,10 +166,14 @@ def gpu(
     candidates: Annotated[int | None, "Of a request.  [default: 1000; 40 in a rehearsal, 8 on webgpu]"] = None,
     tokens: Annotated[int, "Of a candidate on average; lengths differ by a half."] = 200,
     vectors: Annotated[int | None, "Of the index.  [default: 1000000; 20000 in a rehearsal]"] = None,
+    lists: Annotated[
+        int | None, "Vectors in host memory beside a language model.  [default: 5000000; 20000 in a rehearsal]"
+    ] = None,
     data: Annotated[
         Folder | None, "Judged set in BEIR layout, all questions of which are searched on device and host."
     ] = None,
-    minutes: Annotated[float, "After which no measurement begins."] = 8.0,
+    only: Annotated[Sequence[str], Names(_PARTS), "Parts to measure; all if not given."] = (),
+    minutes: Annotated[float, "After which it ends."] = 9.0,
     threads: Annotated[int, "Of the host (0: one per core)."] = 0,
     output: Output,
 ) -> None:
@@ -150,7 +196,7 @@ def gpu(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out} cannot be a folder of results: {error.strerror}") from error
-    run = Run(out, time.monotonic() + 60 * minutes)
+    run = Run(out, time.monotonic() + 60 * minutes, only)
     run.report |= {
         "rehearsal": rehearsal, "on": on, "processor": processor(), "candidates": count, "vectors": rows,
         "tokens": common["tokens"], "shapes": chosen,
@@ -161,15 +207,22 @@ def gpu(
             (shape, precision): packing.submit(_pack, common, shape, precision, Path(scratch) / f"{shape}-{precision}")
             for shape in chosen
             for precision in ("fp16", "int8")
+            if not only or "rerank" in only
         }
-        run.take("machine", {"part": "machine", **common}, seconds=15)
         run.take("parity", {"part": "parity", **common}, seconds=20)
+        run.take("launches", {"part": "launches", **common}, seconds=60)
+        wait(packs.values())  # packing takes cores from peers
+        run.take("machine", {"part": "machine", **common}, seconds=15)
+        run.take("tokens", {"part": "tokens", **common, "candidates": 1000, "tokens": tokens}, seconds=15)
         run.take("search", {"part": "search", "vectors": rows, **common}, seconds=60)
+        if on != "webgpu":
+            beside = {"part": "lookahead", "vectors": lists or (20_000 if rehearsal else 5_000_000), **common}
+            run.take("lookahead", {**beside, "seconds": 0.2 if rehearsal else 4.0}, seconds=120)
         for shape in chosen:
             task = {"part": "transformers", "shape": shape, "candidates": count, "prefix": _PREFIX_TOKENS, **common}
             if on != "webgpu":  # transformers runs on torch's devices
                 run.take(f"{shape} transformers", task, seconds=40)
-            for precision in ("fp16", "int8"):
+            for precision in ("fp16", "int8") if packs else ():
                 try:
                     packs[shape, precision].result()
                 except EdgeError as error:

@@ -22,12 +22,14 @@ _LINK_NBYTES = 256 << 20
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
+    from bench.gpu_counts import launches, tokens
     from bench.gpu_judged import judged
+    from bench.gpu_lookahead import lookahead
     from bench.gpu_search import search
 
     parts: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "pack": _pack, "machine": _machine, "parity": _parity, "rerank": _rerank, "transformers": _transformers,
-        "search": search, "judged": judged,
+        "search": search, "judged": judged, "launches": launches, "tokens": tokens, "lookahead": lookahead,
     }  # fmt: skip
     return parts[task["part"]](task)
 
@@ -218,7 +220,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
         fixed = np.random.default_rng(2)
         batch = TokenBatch(
             prefix=np.resize(fixed.integers(5, spec.vocab - 5, max(1, len(prefix))), len(prefix)).astype(np.int32),
-            tokens=_natural(fixed, spec.vocab, int(own.sum())), lengths=own, types=None, query_cut=False,
+            tokens=natural(fixed, spec.vocab, int(own.sum())), lengths=own, types=None, query_cut=False,
         )  # fmt: skip
         seconds: list[float] = []
         vectors = np.empty((0, 0), np.float32)
@@ -277,7 +279,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _natural(random: np.random.Generator, vocab: int, count: int) -> Ids:
+def natural(random: np.random.Generator, vocab: int, count: int) -> Ids:
     """Token ids as skewed as those of text: rank r comes in proportion to 1 / r (Zipf)."""
     weights = 1 / np.arange(1, min(vocab, 30_000) - 9)
     ids = 5 + random.choice(len(weights), count, p=weights / weights.sum())
@@ -305,7 +307,7 @@ def _transformers(task: dict[str, Any]) -> dict[str, Any]:
         model = build(config, dtype=dtype, attn_implementation="sdpa").eval()
     lengths = lengths_of(task).astype(np.int64) + (task["prefix"] if decoder else 0)
     random = np.random.default_rng(2)
-    rows = [_natural(random, given["vocab_size"], int(n)).astype(np.int64) for n in lengths]
+    rows = [natural(random, given["vocab_size"], int(n)).astype(np.int64) for n in lengths]
     found: dict[str, Any] = {"rows": {}, "tokens": int(lengths.sum())}
     orders = {"padded": np.arange(len(rows)), "sorted by length": np.argsort(-lengths, kind="stable")}
     for name, order in orders.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench import gpu, gpu_judged, gpu_search, gpu_worker
+from bench import gpu, gpu_judged, gpu_lookahead, gpu_search, gpu_worker
 from bench.gpu import Run, _software
 from edge.errors import EdgeError
 from tests.conftest import webgpu
@@ -57,6 +57,23 @@ def test_search_is_measured_and_equal(torch: Any, monkeypatch: pytest.MonkeyPatc
     assert found["rows"]["cuda"]["recall"] > 0.9
     assert found["rows"]["cuda"]["recall"] == found["rows"]["cpu, one thread"]["recall"]
     assert found["absent"] == {"faiss-gpu": "this faiss was not built for GPUs"} or "faiss-gpu" in found["rows"]
+
+
+def test_lists_and_a_language_model_share_a_card(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(gpu_search, "_BATCHES", (8,))
+    found = gpu_worker.work({"part": "lookahead", "vectors": 3000, "seconds": 0.02, **COMMON})
+    assert found["same"], "the arms find the same"
+    rows = found["rows"]
+    assert [name.partition(", ")[2] for name in rows] == 2 * list(gpu_lookahead.ARMS)
+    assert all(row["questions"] == len(row["seconds"]) > 0 for row in rows.values())
+    assert [rows[f"{name}, the host"]["hits"] for name in ("hyde", "iter-retgen")] == [0, 0]
+    assert rows["hyde, lookahead"]["hits"] > rows["hyde, read as needed"]["hits"]
+    assert rows["hyde, lookahead, hot lists held"]["hits"] > rows["hyde, read as needed"]["hits"]
+    held = {name: row["held"] for name, row in found["loads"].items() if name.startswith("1 times")}
+    assert held["1 times the host's rate, none"] == 0 < held["1 times the host's rate, all"] == found["nbytes"]
+    report = {"shapes": [], "parts": {"lookahead": found}}
+    assert "times as fast as the host's search" in {figure.column for figure in gpu.figures(report)}
 
 
 def test_every_question_of_a_set_is_compared(

@@ -43,20 +43,20 @@ def interpreted(wanted: bool) -> Iterator[None]:
 
 
 class Launches:
-    """Counts what a GPU would start a kernel or a transfer for, inside: torch's operations, and our kernels among
-    them (`kernels`)."""
+    """Counts what a GPU would start a kernel or a transfer for, inside: torch's operations and our kernels."""
 
     STILL = ("view", "t", "transpose", "split", "slice", "select", "expand", "unsqueeze", "detach", "empty", "alias",
              "empty_like", "permute", "as_strided", "squeeze", "_unsafe_view", "chunk", "reshape",
              "lift_fresh", "detach_", "split_with_sizes", "resolve_conj", "resolve_neg")  # fmt: skip
 
     def __init__(self) -> None:
-        self.count = self.kernels = 0
+        self.count = 0
         self._inside = False
 
     def __enter__(self) -> Launches:
         from torch.utils._python_dispatch import TorchDispatchMode
         from triton.runtime.interpreter import InterpretedFunction
+        from triton.runtime.jit import JITFunction
 
         launches = self
 
@@ -65,17 +65,19 @@ class Launches:
                 launches.count += not launches._inside and func.overloadpacket.__name__ not in launches.STILL
                 return func(*args, **(kwargs or {}))
 
-        made = InterpretedFunction.run
+        def counted(made: Any) -> Any:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                self.count, self._inside = self.count + 1, True
+                try:
+                    return made(*args, **kwargs)
+                finally:
+                    self._inside = False
 
-        def run(*args: Any, **kwargs: Any) -> Any:
-            self.count, self.kernels, self._inside = self.count + 1, self.kernels + 1, True
-            try:
-                return made(*args, **kwargs)
-            finally:
-                self._inside = False
+            return run
 
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(InterpretedFunction, "run", run)
+        for kind in (InterpretedFunction, JITFunction):
+            self._patch.setattr(kind, "run", counted(kind.run))
         self._mode = Mode()
         self._mode.__enter__()
         return self

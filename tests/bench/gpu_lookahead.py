@@ -1,0 +1,418 @@
+"""Lists and a language model on one card, for the benchmark `gpu`: lookahead while the model writes (TeleRAG), and the
+share of the lists that is held under an open load (VectorLiteRAG)."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count, cycle, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.gpu_search import Index, built, forgotten
+from bench.load import drawn
+from bench.placement import Load, question
+from edge.blocks import BlockFile, BlockId, Extent
+from edge.budget import MemoryBudget
+from edge.devices.cpu import CpuDevice
+from edge.devices.cuda.device import CudaDevice
+from edge.devices.faiss_codec import FaissCodecs
+from edge.ivf.base import NO_IDS, NO_ROWS, CodecSpec, ListPart, Snapshot, Vectors
+from edge.ivf.placement import Asked, Share, smallest_share
+from edge.ivf.plan import probe
+from edge.ivf.search import IndexSearcher
+
+_K = 10
+_PROBED = 16
+"""A search probes this part (1/16) of the lists."""
+
+_HELD = 6
+"""The card has room for this part (1/6) of the lists where it does not hold all."""
+
+_WRITTEN = ((96, 25), (176, 37), (75, 44), (88, 52), (143, 30), (81, 81), (48, 48), (146, 63))
+"""Tokens of a passage and of an answer: those of eight questions of SQuAD, as `rag_traces` makes them."""
+
+_ASKED, _READ = 60, 360
+"""Tokens of a prompt without passages and with three, as in `rag_traces`."""
+
+_LONGEST = 512
+"""Tokens of a prompt and what is written after it, at most."""
+
+_APART = 0.3
+"""Length of the difference of what is searched from what the model begins with."""
+
+_BUSY = (1.0, 2.0, 4.0)
+"""Rates of the open load, in searches of the idle host."""
+
+_WITHIN = 2.0
+"""The deadline, in searches of the idle host."""
+
+_MOST = 500
+"""Searches of a load, about."""
+
+_CALIBRATED = 256
+"""Searches by which the lists to hold are chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderShape:
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+
+    @property
+    def head(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def matrices(self) -> list[tuple[int, int]]:
+        """Queries, keys and values; the output of attention; gate and inner; and the way back."""
+        rows = (self.heads + 2 * self.kv_heads) * self.head
+        return [(self.hidden, rows), (self.hidden, self.hidden), (self.hidden, 2 * self.ffn), (self.ffn, self.hidden)]
+
+    def numbers(self, longest: int) -> int:
+        """Weights, and the cells of so many tokens."""
+        cells = 2 * longest * self.kv_heads * self.head
+        return self.vocab * self.hidden + self.layers * (sum(a * b for a, b in self.matrices) + cells)
+
+
+LLAMA_3B = DecoderShape(28, 3072, 24, 8, 8192, 128_256)
+TINY = DecoderShape(2, 64, 4, 2, 128, 500)
+
+
+class RandomDecoder:
+    """A language model of a published shape with random weights, without rotation, under the card's ledger. A token
+    is one graph of kernels where the device has graphs (`graph`)."""
+
+    def __init__(self, card: Any, shape: DecoderShape, longest: int) -> None:
+        self._torch, self._shape, self._device = card.torch, shape, card.device
+        self._dtype = card.torch.float16 if card.on_gpu else card.torch.float32
+        self.nbytes = shape.numbers(longest) * self._dtype.itemsize
+        self._lease = card.memory.reserve("a language model", self.nbytes)
+        self._tokens = self._random(shape.vocab, shape.hidden)
+        self._layers = [[self._random(*size) for size in shape.matrices] for _ in range(shape.layers)]
+        self._cells = self._random(shape.layers, 2, shape.kv_heads, longest, shape.head)
+        self._places = card.torch.arange(longest, device=card.device)
+        self._last, self._at = (card.torch.zeros(1, dtype=card.torch.int64, device=card.device) for _ in range(2))
+        self.graph = self._captured() if card.on_gpu else None
+
+    def write(self, prompt: int, tokens: int) -> None:
+        """Computes a prompt of so many tokens, and then more, each of which is read before the next one."""
+        with self._torch.inference_mode():
+            self._last.copy_(self._next(self._places[:prompt], self._places[:prompt]))
+            for place in range(prompt, prompt + tokens):
+                self._at.fill_(place)
+                self._step() if self.graph is None else self.graph.replay()
+                self._last.item()
+
+    def close(self) -> None:
+        self._tokens = self._layers = self._cells = self.graph = None
+        self._lease.release()
+
+    def _random(self, *size: int) -> Any:
+        made = self._torch.empty(size, dtype=self._dtype, device=self._device)
+        return made.normal_(std=size[-2] ** -0.5)
+
+    def _step(self) -> None:
+        self._last.copy_(self._next(self._last, self._at))
+
+    def _captured(self) -> Any:
+        torch = self._torch
+        graph = torch.cuda.CUDAGraph()
+        with torch.inference_mode(), torch.cuda.device(self._device):
+            self._step()  # libraries take their memory
+            torch.cuda.synchronize()
+            try:
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    self._step()
+            except RuntimeError:
+                return None
+        return graph
+
+    def _next(self, tokens: Any, at: Any) -> Any:
+        """The likeliest token after some at their places."""
+        torch, shape, head = self._torch, self._shape, self._shape.head
+        functions, count = torch.nn.functional, len(tokens)
+        mask = self._places[None] <= at[:, None]
+        x = self._tokens[tokens % shape.vocab]
+        parts = [shape.heads * head, shape.kv_heads * head, shape.kv_heads * head]
+        for (qkv, out, up, down), (keys, values) in zip(self._layers, self._cells, strict=True):
+            split = (functions.rms_norm(x, x.shape[-1:]) @ qkv).split(parts, 1)
+            q, k, v = (part.view(count, -1, head).transpose(0, 1) for part in split)
+            keys.index_copy_(1, at, k)
+            values.index_copy_(1, at, v)
+            found = functions.scaled_dot_product_attention(
+                q[None], keys[None], values[None], attn_mask=mask, enable_gqa=True
+            )
+            x = x + found[0].transpose(0, 1).reshape(count, -1) @ out
+            gate, inner = (functions.rms_norm(x, x.shape[-1:]) @ up).chunk(2, 1)
+            x = x + (functions.silu(gate) * inner) @ down
+        return (functions.rms_norm(x[-1:], x.shape[-1:]) @ self._tokens.t()).argmax(1)
+
+
+@contextmanager
+def stored(index: Index, folder: Path) -> Iterator[Snapshot]:
+    """The lists of an index as blocks of a file, with the codec flat as in the papers."""
+    extents: dict[BlockId, Extent] = {}
+    sizes, at = [], 0
+    with open(folder / "lists", "wb") as file:
+        for number, (low, high) in enumerate(pairwise(index.starts.tolist())):
+            rows = index.order[low:high]
+            crc, begin = 0, at
+            for part in (rows.astype("<i8"), index.vectors[rows].reshape(-1), np.zeros(len(rows), "<u4")):
+                crc = zlib.crc32(part.view(np.uint8), crc)
+                at += file.write(part.view(np.uint8))
+            extents[BlockId("codes", number)] = Extent(begin, at - begin, crc)
+            sizes.append((len(rows), at - begin))
+            at += file.write(bytes(-at % 64))
+    source, dim = BlockFile(folder / "lists", extents), index.vectors.shape[1]
+    lists = [
+        (ListPart(source, BlockId("codes", n), None, rows, nbytes, ("lists", n), NO_ROWS),) if rows else ()
+        for n, (rows, nbytes) in enumerate(sizes)
+    ]
+    codec = FaissCodecs(threads=1).open(CodecSpec("flat", dim, 4 * dim))
+    try:
+        yield Snapshot(
+            generation=1, dim=dim, codec=codec, centroids=index.centroids, lists=lists, pending_ids=NO_IDS,
+            pending_vectors=np.empty((0, dim), np.float32), recall=(), rows=len(index.order),
+        )  # fmt: skip
+    finally:
+        source.close()
+
+
+class World:
+    """The lists in host memory, a card that searches, too, and the model there."""
+
+    def __init__(self, snapshot: Snapshot, topics: Vectors, task: dict[str, Any], stack: ExitStack) -> None:
+        self.snapshot, self.topics = snapshot, topics
+        self.nprobe = max(1, snapshot.nlist // _PROBED)
+        self.parts = [part for own in snapshot.lists for part in own]
+        self.lists = sum(part.nbytes for part in self.parts)
+        shape, room = (TINY, 64 << 20) if task["rehearsal"] else (LLAMA_3B, 4 << 30)
+        budget = MemoryBudget((4 if task["rehearsal"] else 96) << 30)
+        host = CpuDevice(budget)
+        stack.callback(host.close)
+        self.device = CudaDevice(budget, cap=4 * shape.numbers(_LONGEST) + self.lists * 5 // 4 + room, on=task["on"])
+        stack.callback(self.device.close)
+        self.searcher = IndexSearcher(host, place=self.device)
+        stack.callback(self.searcher.close)
+        self.place = self.searcher.place
+        self.model = RandomDecoder(self.device.card, shape, _LONGEST)
+        stack.callback(self.model.close)
+        self._hold(self.searcher.host, self.parts)
+        self.alone(True)
+        self.search(topics[:1], nprobe=snapshot.nlist)
+        self.host_s = statistics.median(self.timed(topics[n : n + 1]) for n in range(5))
+        self.alone(False)
+        self.search(topics[:1])  # the card's search takes its memory
+        started = time.perf_counter()
+        self.model.write(_ASKED, 32)
+        self.token_s = (time.perf_counter() - started) / 32
+
+    def alone(self, alone: bool) -> None:
+        """Whether the host searches alone."""
+        self.searcher.place = None if alone else self.place
+
+    def search(self, queries: Vectors, **options: Any) -> Any:
+        return self.searcher.search(self.snapshot, queries, _K, **{"nprobe": self.nprobe} | options)
+
+    def timed(self, queries: Vectors) -> float:
+        started = time.perf_counter()
+        self.search(queries)
+        return time.perf_counter() - started
+
+    def ahead(self, begun: Vectors, tokens: int) -> Any:
+        """Fetches the lists near what the model begins with, while it writes so many tokens."""
+        return self.searcher.lookahead(self.snapshot, begun, nprobe=self.nprobe, seconds=tokens * self.token_s)
+
+    def question(self, topic: int, number: int) -> Vectors:
+        return question(self.topics, topic, number)
+
+    def begun(self, vectors: Vectors, number: int) -> Vectors:
+        """What a model begins with that writes the text to be searched."""
+        made = vectors + np.random.default_rng(number).standard_normal(vectors.shape[1], np.float32) * (
+            _APART / vectors.shape[1] ** 0.5
+        )
+        return np.asarray(made / np.linalg.norm(made), np.float32)
+
+    def hottest(self, nbytes: float, seed: int) -> list[ListPart]:
+        """The lists that other questions probe most, as many as take so many bytes."""
+        sample = drawn(100.0, 10.0, {"search": 1}, len(self.topics), seed=seed)
+        probed = [probe(self.question(one.topic, -one.number - 1 & 0xFFFF), self.snapshot.centroids, self.nprobe)
+                  for one in sample]  # fmt: skip
+        counts = np.bincount(np.concatenate(probed).ravel(), minlength=self.snapshot.nlist)
+        parts = [part for number in np.argsort(-counts, kind="stable") for part in self.snapshot.lists[number]]
+        return parts[: int(np.searchsorted(np.cumsum([part.nbytes for part in parts]), nbytes))]
+
+    def hold(self, parts: Sequence[ListPart]) -> None:
+        """Holds some lists on the card, in place of all others there."""
+        assert self.place is not None
+        self._hold(self.place, parts)
+        self.place.residency.trim(0.0)
+
+    @staticmethod
+    def _hold(tier: Any, parts: Sequence[ListPart]) -> None:
+        tier.residency.hold([(part.key, part.nbytes, tier.fetch(part)) for part in parts], 0)
+        handles = tier.residency.claim([(part.key, tier.fetch(part)) for part in parts], tier.residency.begin_round())
+        for handle in handles:
+            if handle is not None:
+                handle.wait()
+                handle.release()
+
+    @contextmanager
+    def little(self) -> Iterator[None]:
+        """The card has room for a sixth of the lists."""
+        memory = self.device.memory
+        self.hold([])
+        with memory.reserve("other", max(0, memory.free - self.lists // _HELD)):
+            yield
+
+
+ARMS = ("the host", "read as needed", "lookahead", "lookahead, hot lists held")
+
+
+def lookahead(task: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    index = built(torch, task["on"], task["vectors"])
+    forgotten(torch, task["on"])
+    with tempfile.TemporaryDirectory(prefix="edge-lists-") as folder, ExitStack() as stack:
+        snapshot = stack.enter_context(stored(index, Path(folder)))
+        world = World(snapshot, index.queries, task, stack)
+        index = replace(index, vectors=np.empty((0, 0), np.float32))
+        found: dict[str, Any] = {
+            "vectors": snapshot.rows, "lists": snapshot.nlist, "nprobe": world.nprobe, "nbytes": world.lists,
+            "model": world.model.nbytes, "graph": world.model.graph is not None, "token_s": world.token_s,
+            "rows": {}, "same": True,
+        }  # fmt: skip
+        for pipeline in ("hyde", "iter-retgen"):
+            expected: list[Any] = []
+            for arm in ARMS:
+                row, answers = _answered(world, pipeline, arm, task["seconds"])
+                found["rows"][f"{pipeline}, {arm}"] = row
+                expected = expected or answers
+                found["same"] &= all(a == b for a, b in zip(expected, answers, strict=False))
+        found["loads"] = _loads(world, task["seconds"] / 2)
+        return found
+
+
+def _answered(world: World, pipeline: str, arm: str, seconds: float) -> tuple[dict[str, Any], list[Any]]:
+    """The times of the questions that an arm answers in so many seconds, after two, and what each search found."""
+    took: list[float] = []
+    searched: list[float] = []
+    answers: list[Any] = []
+    earlier, card = world.searcher.trace.snapshot(), world.device.card
+    if card.on_gpu:
+        card.torch.cuda.reset_peak_memory_stats(card.device)
+    searches = {"hyde": 1, "iter-retgen": 3}[pipeline]
+    world.alone(arm == "the host")
+    with world.little():
+        if "hot" in arm:
+            world.hold(world.hottest(world.lists / _HELD / 2, seed=3))
+        topics = iter(drawn(1.0, 1e4, {"search": 1}, len(world.topics), seed=1))
+        until = np.inf
+        for number, one, (passage, answer) in zip(count(-2), topics, cycle(_WRITTEN), strict=False):
+            if number == 0:
+                until = time.perf_counter() + seconds
+            started = time.perf_counter()
+            waited = 0.0
+            for step in range(searches):
+                query = world.question(one.topic, searches * one.number + step)
+                prompt, tokens = (_ASKED, passage) if pipeline == "hyde" else (_READ, answer)
+                ahead = None
+                if pipeline == "hyde" or step:  # the question itself is searched at once
+                    if "lookahead" in arm:
+                        ahead = world.ahead(world.begun(query, step), tokens)
+                    world.model.write(prompt, tokens)
+                asked = time.perf_counter()
+                result = world.search(query, window=ahead)
+                waited += time.perf_counter() - asked
+                if ahead is not None:
+                    ahead.cancel()
+                answers.append(result.ids.tolist())
+            world.model.write(_READ, answer)
+            if number >= 0:
+                took.append(time.perf_counter() - started)
+                searched.append(waited)
+            if time.perf_counter() > until:
+                break
+    world.alone(False)
+    grown = world.searcher.trace.since(earlier)
+    hits, misses = (grown.get(f"lists on cuda.{name}", 0.0) for name in ("hits", "misses"))
+    return {
+        "seconds": took, "search_s": searched, "questions": len(took), "hits": hits / max(1.0, hits + misses),
+        "device_peak": card.peak(),
+    }, answers  # fmt: skip
+
+
+def _loads(world: World, seconds: float) -> dict[str, Any]:
+    """Searches within the deadline under open loads, beside a model that writes, with none of the lists on the card,
+    all of them, and the fewest that the deadline needs."""
+    within = _WITHIN * world.host_s
+    rows: dict[str, Any] = {}
+    for arm in ("none", "all", "fewest"):
+        world.alone(arm == "none")
+        world.hold(world.parts if arm == "all" else [])
+        held = _fewest(world, within).nbytes if arm == "fewest" else world.lists * (arm == "all")
+        for busy in _BUSY:
+            rate = busy / world.host_s
+            arrivals = drawn(rate, min(seconds, _MOST / rate), {"search": 1}, len(world.topics), seed=5)
+            load = Load(world.searcher, world.snapshot, world.topics, world.nprobe, None)
+            with _writing(world) as written:
+                started = time.perf_counter()
+                found = load([(one.at, one.topic, one.number) for one in arrivals])
+                took = time.perf_counter() - started
+            rows[f"{busy:g} times the host's rate, {arm}"] = {
+                "kept": float(np.mean(np.array(found.get("took", [])) <= within)) if arrivals else None,
+                "p95": found.get("p95"), "tokens": len(written) / took, "held": held,
+            }  # fmt: skip
+    world.alone(False)
+    return rows
+
+
+def _fewest(world: World, within: float) -> Share:
+    """Holds the lists that the product's placement chooses by a sample of the busiest load."""
+    for topic in range(4):  # the pace of the card is learned
+        world.search(world.question(topic, topic))
+    sample = drawn(_BUSY[-1] / world.host_s, _CALIBRATED * world.host_s, {"search": 1}, len(world.topics), seed=4)
+    log = [
+        Asked(one.at, probe(world.question(one.topic, one.number), world.snapshot.centroids, world.nprobe)[0])
+        for one in sample
+    ]
+    nbytes = np.array([sum(part.nbytes for part in own) for own in world.snapshot.lists], np.int64)
+    share = smallest_share(
+        log, nbytes, world.searcher._batch_seconds(world.snapshot), within=within, most=16, room=world.lists
+    )
+    world.hold([part for number in share.lists.tolist() for part in world.snapshot.lists[number]])
+    return share
+
+
+@contextmanager
+def _writing(world: World) -> Iterator[list[int]]:
+    """A model that writes one answer after the other; a number for each token."""
+    written: list[int] = []
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            world.model.write(_READ, 16)
+            written.extend(range(16))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield written
+    finally:
+        ended.set()
+        thread.join()
