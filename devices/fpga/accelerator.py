@@ -513,7 +513,7 @@ class Accelerator(wiring.Component):
     def _scan(self, m: Module, scorers: list[Any], command: Any, ready: Value, scanned: Value) -> None:
         """Fetches the words of commands, and gives them to all units once their query's tables are built."""
         shape, keys = self.shape, self.shape.keys
-        m.submodules.pending = pending = SyncFIFOBuffered(width=2 * ADDRESS + 1, depth=WAITING)
+        m.submodules.pending = pending = SyncFIFOBuffered(width=2 * ADDRESS + 2, depth=WAITING)
         passing = Signal()
         m.d.comb += [
             self.fetch.valid.eq(command.valid & pending.w_rdy & (command.p.count != 0)),
@@ -521,14 +521,14 @@ class Accelerator(wiring.Component):
             self.fetch.p.count.eq(command.p.count * shape.row_words),
             passing.eq(command.valid & pending.w_rdy & (self.fetch.ready | (command.p.count == 0))),
             command.ready.eq(passing), pending.w_en.eq(passing),
-            pending.w_data.eq(Cat(command.p.address, command.p.count, command.p.last)),
+            # What depends on the count is computed here, because the way from a command to `ready` is the longest.
+            pending.w_data.eq(
+                Cat(command.p.address, (command.p.count - 1)[:ADDRESS], command.p.last, command.p.count == 0)
+            ),
         ]  # fmt: skip
-        address, count, last = (
-            pending.r_data[:ADDRESS], pending.r_data[ADDRESS : 2 * ADDRESS], pending.r_data[2 * ADDRESS],
-        )  # fmt: skip
         # A query that ends with a command without rows sends a group without rows to the queues, so that they know.
-        empty = Signal()
-        m.d.comb += empty.eq(count == 0)
+        address, final = (pending.r_data.word_select(i, ADDRESS) for i in range(2))
+        last, empty = (pending.r_data[2 * ADDRESS + i] for i in range(2))
         group, beat, half = Signal(ADDRESS), Signal(range(max(2, shape.row_words))), Signal()
         accepting: Value = Const(1, 1)
         for scorer in scorers:
@@ -537,7 +537,7 @@ class Accelerator(wiring.Component):
         m.d.comb += [
             offered.eq(pending.r_rdy & (ready != 0) & Mux(empty, last, self.words.valid)),
             taken.eq(offered & accepting), self.words.ready.eq(taken & ~empty),
-            beat_end.eq(beat == shape.row_words - 1), group_end.eq(beat_end & (empty | (group == count - 1))),
+            beat_end.eq(beat == shape.row_words - 1), group_end.eq(beat_end & (empty | (group == final))),
             pending.r_en.eq(taken & group_end | pending.r_rdy & empty & ~last),
             scanned.eq(taken & group_end & last),
         ]  # fmt: skip

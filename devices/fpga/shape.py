@@ -227,17 +227,14 @@ REPORTS = Path(__file__).with_name("synthesized.json")
 
 @dataclass(frozen=True, slots=True)
 class Synthesized:
-    """A synthesized design; with the clock in hertz where it was placed, too."""
-
     shape: Shape
     resources: Resources
-    frequency: float | None = None
 
 
 @cache
 def reports() -> tuple[Synthesized, ...]:
     return tuple(
-        Synthesized(Shape(**row["shape"]), Resources(**row["resources"]), row["frequency"])
+        Synthesized(Shape(**row["shape"]), Resources(**row["resources"]))
         for row in json.loads(REPORTS.read_text())["designs"]
     )
 

@@ -16,14 +16,29 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from bench.figures import Figure, lower, neither, tabulate
-from bench.options import Output, benchmark, stated
+from bench.figures import Figure, higher, lower, neither, tabulate
+from bench.options import Names, NewFolder, Output, benchmark, stated
+from bench.process import say
 from bench.synthesis import placed, synthesized
 from edge.devices.fpga.device import programs
-from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator
-from edge.devices.fpga.shape import ADDRESS, ENTRY, GOAL, REPORTS, SCORE, Shape, Synthesized, cycles, levels
+from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator, shape_for
+from edge.devices.fpga.shape import (
+    ADDRESS,
+    BUS,
+    ENTRY,
+    GOAL,
+    REPORTS,
+    SCORE,
+    Shape,
+    Synthesized,
+    cycles,
+    levels,
+    refusal,
+    resources,
+)
 from edge.devices.fpga.simulation import component_of
 from edge.devices.searchers import queue_length
+from edge.ivf.base import CodecSpec
 
 SHAPES = (
     Shape("pq", 16, 4, units=4, results=8, kept=6, builders=4, lanes=4),
@@ -120,11 +135,10 @@ WHOLE = Shape("pq", 32, 8, units=2, results=8, kept=5, lanes=4, lists=32, probed
 SMALL = Shape("pq", 16, 4, units=1, results=4, kept=4, lanes=4, lists=8, probed=2)
 """The whole pipeline, as small as can be."""
 
-PLACED = (SMALL, WHOLE, Shape("pq", 64, 16, units=2, results=10, kept=6, lanes=4))
-"""Designs that are placed, too."""
-
 SYNTHESIZED = (
-    *PLACED,
+    SMALL,
+    WHOLE,
+    Shape("pq", 64, 16, units=2, results=10, kept=6, lanes=4),
     Shape("pq", 32, 8, units=2, results=10, kept=6, lanes=4),
     Shape("pq", 64, 16, units=1, results=10, kept=10, lanes=4),
     Shape("pq", 64, 16, units=4, results=10, kept=5, lanes=4),
@@ -141,24 +155,63 @@ SYNTHESIZED = (
 """Designs that the model of resources is fitted to."""
 
 
+BOARDS = {
+    f"{name}-{dim}-{code}-{units}-{results}": shape_for(
+        CodecSpec(name, dim, code), units, results, queue_length(results, units)
+    )
+    for name, dim, code, units, results in (
+        ("sq8", 384, 384, 2, 10), ("sq8", 384, 384, 2, 32), ("sq8", 384, 384, 32, 32), ("pq", 128, 16, 1, 10),
+        ("pq", 384, 96, 1, 10), ("pq", 384, 96, 8, 32),
+    )
+}  # fmt: skip
+"""Designs with pins and two buses, by codec, components, bytes of a code, scoring units and results."""
+
+
+def boards(names: Sequence[str], folder: Path, seeds: int) -> Iterator[Figure]:
+    """What each takes of the chip, its clock by seed, and the bytes of codes a second that it asks for and gets; and
+    what those would take that do not fit."""
+    from bench.board import Board
+
+    parts = {
+        "luts": lower("look-up tables", ""),
+        "blocks": lower("memory blocks", ""),
+        "multipliers": neither("multipliers"),
+    }
+    columns = {
+        **parts, "clock": higher("clock", "/s"), "asks": neither("codes asked for", "B/s"),
+        "gets": neither("codes from the bus", "B/s"),
+    }  # fmt: skip
+    rows: dict[str, dict[str, Any]] = {}
+    for name in names:
+        shape, own = BOARDS[name], folder / name
+        if refusal(shape) is not None:
+            yield from tabulate({name: asdict(resources(shape))}, parts, "does not fit")
+            continue
+        own.mkdir(parents=True, exist_ok=True)
+        taken, clocks = asdict(synthesized(Board(shape), own)), []
+        for seed in range(1, seeds + 1):
+            clocks.append(placed(own, GOAL, seed=seed))
+            say(f"{name}, seed {seed}: {clocks[-1] / 1e6:.1f} MHz")
+        asks, gives = (bits / 8 * statistics.median(clocks) for bits in (shape.word, BUS))
+        rows[name] = taken | {"clock": clocks, "asks": asks, "gets": min(asks, gives)}
+    yield from tabulate(rows, columns, "with pins and two buses")
+
+
 def synthesize(file: Path) -> list[Synthesized]:
-    """Synthesizes the designs and places some. Each one is stored when it is done."""
+    """Synthesizes the designs. Each one is stored when it is done."""
     found: list[Synthesized] = []
     for shape in SYNTHESIZED:
         with tempfile.TemporaryDirectory() as folder:
             taken = synthesized(component_of(shape), Path(folder))
-            found.append(Synthesized(shape, taken, placed(Path(folder), GOAL) if shape in PLACED else None))
+            found.append(Synthesized(shape, taken))
         file.write_text(stored(found))
     return found
 
 
 def stored(designs: Sequence[Synthesized]) -> str:
     """The file of synthesized designs, a line for each."""
-    rows = [
-        {"shape": asdict(design.shape), "resources": asdict(design.resources), "frequency": design.frequency}
-        for design in designs
-    ]
-    head = {"tools": "yosys and nextpnr (yowasp), synth_ecp5 -nowidelut", "command": COMMAND}
+    rows = [{"shape": asdict(design.shape), "resources": asdict(design.resources)} for design in designs]
+    head = {"tools": "yosys (yowasp), synth_ecp5 -nowidelut", "command": COMMAND}
     lines = ",\n".join("  " + json.dumps(row) for row in rows)
     return json.dumps(head)[:-1] + ', "designs": [\n' + lines + "\n]}\n"
 
@@ -169,7 +222,10 @@ COMMAND = "nice python -m tests.bench fpga --only synthesis"
 @benchmark
 def fpga(
     *,
-    only: Annotated[str, "cycles, truncation or synthesis; the first two if not given."] = "",
+    only: Annotated[str, "cycles, truncation, synthesis or boards; the first two if not given."] = "",
+    board: Annotated[Sequence[str], Names(BOARDS), "Designs that are placed with pins."] = tuple(BOARDS),
+    seeds: Annotated[int, "Placements of each."] = 3,
+    work_dir: Annotated[NewFolder, "Where designs and placements are made and kept."] = Path("bench"),
     queries: Annotated[int, "Searches that are checked for lost rows."] = 2000,
     output: Output,
 ) -> None:
@@ -177,6 +233,9 @@ def fpga(
     if only == "synthesis":
         made = synthesize(REPORTS)
         output.put({"designs": len(made)}, [], f"{len(made)} designs are in {REPORTS}")
+        return
+    if only == "boards":
+        output.put({"seeds": seeds}, list(boards(board, work_dir / "boards", seeds)), stated({"seeds": seeds}))
         return
     folder = programs()
     wanted = {only} if only else {"cycles", "truncation"}

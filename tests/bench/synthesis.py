@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.devices.fpga.shape import Resources
-from edge.devices.fpga.simulation import rtlil, yosys
+from edge.devices.fpga.simulation import constraints, rtlil, yosys
 from edge.errors import CapabilityError
 
 _SYNTH = "read_rtlil design.il; synth_ecp5 -nowidelut -top top -json design.json; tee -q -o stat.json stat -json"
@@ -26,9 +26,10 @@ _CELLS = {
 
 
 def synthesized(component: Any, folder: Path) -> Resources:
-    """Synthesizes a design in a folder, where `design.json` is left."""
-    (folder / "design.il").write_text(rtlil(component))
-    yosys(_SYNTH, folder)
+    """Synthesizes a design in a folder, where `design.json` is left. What is there already is not made again."""
+    if not (folder / "stat.json").exists():
+        (folder / "design.il").write_text(rtlil(component))
+        yosys(_SYNTH, folder)
     counts = json.loads((folder / "stat.json").read_text())["design"]["num_cells_by_type"]
     found = {"luts": 0, "blocks": 0, "multipliers": 0}
     for cell, (name, each) in _CELLS.items():
@@ -36,19 +37,22 @@ def synthesized(component: Any, folder: Path) -> Resources:
     return Resources(**found)
 
 
-def placed(folder: Path, target: float) -> float:
-    """Places and routes the design that `synthesized` left in a folder, out of context, for so many cycles a second.
-    Returns the fastest clock, in hertz, on the slowest chip."""
-    command = [
-        sys.executable, "-c", _NEXTPNR, "--85k", "--package", "CABGA756", "--json", "design.json",
-        "--out-of-context", "--freq", f"{target / 1e6:g}", "--timing-allow-fail", "--seed", "1",
-        "--report", "report.json",
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CapabilityError(f"nextpnr failed: {_reason(done.stderr)}")
-    report = json.loads((folder / "report.json").read_text())
-    return float(1e6 * min(each["achieved"] for each in report["fmax"].values()))
+def placed(folder: Path, target: float, *, seed: int) -> float:
+    """Places and routes the design that `synthesized` left in a folder for so many cycles a second, with pins for its
+    ports, unless `report-SEED.json` is there. Returns the fastest clock, in hertz, on the slowest chip."""
+    report = folder / f"report-{seed}.json"
+    if not report.exists():
+        (folder / "design.lpf").write_text(constraints(target))
+        command = [
+            sys.executable, "-c", _NEXTPNR, "--85k", "--package", "CABGA756", "--json", "design.json",
+            "--lpf", "design.lpf", "--lpf-allow-unconstrained", "--freq", f"{target / 1e6:g}",
+            "--timing-allow-fail", "--seed", str(seed), "--report", report.name,
+        ]  # fmt: skip
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CapabilityError(f"nextpnr failed: {_reason(done.stderr)}")
+    clocks = json.loads(report.read_text())["fmax"].values()
+    return float(1e6 * min(each["achieved"] for each in clocks))
 
 
 def _reason(log: str) -> str:

@@ -20,11 +20,22 @@ def test_there_are_thirty_points_and_every_design_can_be_made() -> None:
 
 
 def test_the_stored_file_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    designs = [Synthesized(shape, Resources(9, 2, 4), 9e7 if i else None) for i, shape in enumerate(fpga.SYNTHESIZED)]
+    designs = [Synthesized(shape, Resources(9, 2, 4)) for shape in fpga.SYNTHESIZED]
     (tmp_path / "designs.json").write_text(fpga.stored(designs))
     monkeypatch.setattr(chip, "REPORTS", tmp_path / "designs.json")
     assert chip.reports.__wrapped__() == tuple(designs)
     assert all("shape" in row for row in json.loads(REPORTS.read_text())["designs"])
+
+
+def test_boards_are_told_with_what_they_take_and_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fpga, "synthesized", lambda board, folder: Resources(9, 2, 4))
+    monkeypatch.setattr(fpga, "placed", lambda folder, target, seed: 1e6 * seed)
+    told = {(each.row, each.column): each for each in fpga.boards(["pq-128-16-1-10", "pq-384-96-8-32"], tmp_path, 3)}
+    assert told["pq-128-16-1-10", "clock"].rounds == (1e6, 2e6, 3e6)
+    assert told["pq-128-16-1-10", "codes asked for"].rounds == (2e6 * (8 * 16 + 1) / 8,)
+    assert told["pq-128-16-1-10", "codes from the bus"].rounds == (2e6 * 16,)
+    assert told["pq-384-96-8-32", "memory blocks"].table == "does not fit"
+    assert told["pq-384-96-8-32", "memory blocks"].median == 816
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
