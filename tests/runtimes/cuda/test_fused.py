@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 import torch
 from making.interpreted_triton import Launches, interpreted
+from making.tiny_families import TINY, TOKENIZERS, built, ours, saved, theirs
 from naive.numpy_runtime import NumpyLayerKernel
 
-from edge.models.spec import LayerSpec
+from edge.errors import CapabilityError
+from edge.models.spec import HeadSpec, LayerSpec
 from edge.runtimes.cuda import fused
 from edge.runtimes.cuda.fused import FusedLayer
 from edge.runtimes.cuda.runtime import CudaRuntime
@@ -72,6 +74,26 @@ def test_a_layer_equals_the_reference(layers: Any, precision: Any, kind: str) ->
         found = kernel.run(states[5:], lengths[1:], weights, shared)
         assert near(advanced, expected[:5], spec)
         assert near(found, np.concatenate((expected[5:6], expected[11:])), spec)
+
+
+REFUSED = {"deberta-v2", "gemma3_text", "modernbert", "mpnet"}
+"""Architectures with biases of distances, local attention or norms after a part."""
+
+
+@pytest.mark.parametrize("kind", sorted(TINY))
+def test_every_architecture_gives_transformers_numbers_or_is_refused(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    model, sequences = built(kind, TINY[kind], "AutoModel"), [[5, 6, 7, 8, 9], [10, 11]]
+    folder = saved(model, tmp_path / "checkpoint", {}, TOKENIZERS.get(kind, "xlm-roberta-reranker"))
+    head = HeadSpec("last-token" if kind.startswith("qwen") else "mean")
+    given = folder, tmp_path, head, "cuda:on=cpu,cap=32MB", "fp32", sequences
+    if kind in REFUSED:
+        with pytest.raises(CapabilityError, match="cuda runtime does not run layers with"):
+            ours(*given)
+        return
+    found, reason = ours(*given)
+    assert found is not None, reason
+    assert np.abs(found - theirs(model, head, sequences)).max() < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["bert", "qwen3"])
