@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bench.traversal import Graph, counted, figures, opened, traversal, work
+from bench.traversal import Graph, counted, figures, lists_chosen, opened, traversal, work
 from bench.vectors import NEIGHBOURS, VectorSet
 from edge.errors import EdgeError
 from edge.ivf.scan import exact_scores
@@ -81,3 +81,10 @@ def test_every_setting_reaches_the_recall(
     assert len({figure.key for figure in stored}) == len(stored) == 3 * 6
     with pytest.raises(EdgeError, match="does not reach a recall"):
         CliRunner().invoke(traversal, [*arguments, "--recall", "1.1"], catch_exceptions=False)
+
+
+def test_lists_are_chosen_by_a_graph_as_by_comparing_all(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    row = lists_chosen(300, 5, 16, 0.95, 1, tmp_path)
+    assert row["recall"] >= 0.95
+    assert row["built"] > 0

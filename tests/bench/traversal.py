@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.figures import Figure, lower, neither, tabulate
+from bench.figures import Figure, higher, lower, neither, tabulate
 from bench.options import NewFolder, Otherwise, Output, benchmark, stated
 from bench.process import measure, processor, say
 from bench.vectors import NEIGHBOURS, VectorSet
@@ -30,6 +30,7 @@ from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.devices.limited import LimitedDevice
 from edge.errors import CapabilityError, EdgeError
+from edge.ivf.plan import probe
 from edge.ivf.scan import exact_scores
 from edge.link import Lane, Ticket
 from edge.models.registry import models_dir
@@ -154,12 +155,17 @@ def traversal(
     bandwidth: Annotated[str, "Of the link to the device, a second."] = "1GB",
     depth: Annotated[int, "Requests to the device whose latencies overlap."] = 64,
     rounds: Annotated[int, "Each query's fastest round counts."] = 3,
+    centroids: Annotated[str, "Numbers of lists, with commas; instead, choose a query's lists by a graph, too."] = "",
     work_dir: Annotated[
         NewFolder, "Where vectors and graph are made and kept.", Otherwise(lambda: models_dir() / "bench" / "traversal")
     ],
     output: Output,
 ) -> None:
     """Search a graph on a throttled device (`limited`) with several groups of candidates in flight (Falcon)."""
+    if centroids:
+        found = {f"{count:,} lists": lists_chosen(int(count), queries, degree, recall, rounds, work_dir)
+                 for count in map(int, centroids.split(","))}  # fmt: skip
+        return output.put(found, tabulate(found, _CHOICE, f"{_PROBED} lists of a query"), stated({"recall": recall}))
     own = work_dir / f"made-{rows}-{queries}"
     vectors = VectorSet.made(own / "vectors", rows=rows, queries=queries, base=None)
     task: dict[str, Any] = {
@@ -197,6 +203,47 @@ def traversal(
         "the fastest search with one group under way"
     )
     output.put(report, figures(report), shown)
+
+
+_PROBED = 32
+"""Lists that a search probes."""
+
+_CHOICE = {
+    "whole": lower("all compared", "s"), "graph": lower("by a graph", "s"), "recall": higher("of the nearest", "%"),
+    "built": lower("the graph is made", "s"), "repaid": lower("searches that repay it", ""),
+}  # fmt: skip
+
+
+def lists_chosen(count: int, queries: int, degree: int, recall: float, rounds: int, work_dir: Path) -> dict[str, Any]:
+    """Seconds of the processor to choose the lists of a query among so many: by comparing all, as the product does, and
+    by a graph over their centroids, with the shortest queue that finds the share `recall` of the nearest."""
+    import faiss
+
+    vectors = VectorSet.made(work_dir / f"centroids-{count}-{queries}", rows=count, queries=queries, base=None)
+    rows, asked = np.array(vectors.mapped()), vectors.queries
+    faiss.omp_set_num_threads(1)
+    index = faiss.IndexHNSWFlat(vectors.dim, degree // 2, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = _QUEUE
+    nearest = probe(asked, rows, _PROBED)
+
+    def worked(do: Callable[[Any], object], items: Sequence[Any]) -> float:
+        began = time.process_time()
+        for item in items:
+            do(item)
+        return (time.process_time() - began) / len(items)
+
+    def seconds(choose: Callable[[Any], object]) -> float:
+        return min(worked(choose, np.split(asked, len(asked))) for _ in range(rounds))
+
+    built_s = worked(index.add, [rows])
+    for length in (_PROBED << step for step in range(8)):
+        index.hnsw.efSearch = length
+        reached = recall_of(index.search(asked, _PROBED)[1].tolist(), nearest)
+        if reached >= recall:
+            break
+    whole, graph = seconds(lambda one: probe(one, rows, _PROBED)), seconds(lambda one: index.search(one, _PROBED))
+    repaid = built_s / (whole - graph) if whole > graph else None
+    return {"whole": whole, "graph": graph, "recall": reached, "built": built_s, "repaid": repaid}
 
 
 def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
