@@ -93,14 +93,11 @@ class CudaDevice(MeasuredScan):
             number, pinned = staging.next()
             filled, landing, start = fill(pinned.array[:nbytes]), self._landing[0], pinned.array.ctypes.data
             staging.send(number, nbytes, landing)
-            pairs = []
-            for buffer, codes in filled:
-                if len(tensor := buffer.tensor):  # else its owner has given it up meanwhile
-                    at = codes.ctypes.data - start
-                    pairs.append((tensor[: codes.nbytes], landing[at : at + codes.nbytes]))
+            into = [buffer.tensor[: codes.nbytes] for buffer, codes in filled]  # of none that is given up meanwhile
+            starts = [codes.ctypes.data - start for _, codes in filled]
+            given = [landing[at : at + len(own)] for at, own in zip(starts, into, strict=True)]
             card.inward.wait(card.compute.record())
-            if pairs:
-                card.inward.run(lambda: card.torch._foreach_copy_(*map(list, zip(*pairs, strict=True))))
+            card.inward.run(lambda: card.torch._foreach_copy_(into, given))
             arrived = card.inward.record()
         for buffer, _ in filled:
             buffer.filled = arrived
