@@ -85,7 +85,7 @@ def launches(task: dict[str, Any]) -> dict[str, Any]:
                         device.search(request)
                     counts.append(mode.count)
                     device.close()
-            found[f"{queries} queries in {_LISTS} lists, {name}"] = counts
+            found[f"{'a query' if queries == 1 else f'{queries} queries'} in {_LISTS} lists, {name}"] = counts
     return {"rows": {name: {"alone": alone, "kernels": own} for name, (alone, own) in found.items()}}
 
 
