@@ -27,7 +27,7 @@ from edge.devices.cuda.device import CudaDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.ivf.base import NO_IDS, NO_ROWS, CodecSpec, ListPart, Snapshot, Vectors
 from edge.ivf.placement import Asked, Share, smallest_share
-from edge.ivf.plan import probe
+from edge.ivf.plan import SearchCost, probe
 from edge.ivf.search import IndexSearcher
 
 _K = 10
@@ -57,6 +57,9 @@ _WITHIN = 2.0
 
 _MOST = 500
 """Searches of a load, about."""
+
+_LEARNED = 8
+"""Searches from which the pace of the card is learned."""
 
 _CALIBRATED = 256
 """Searches by which the lists to hold are chosen."""
@@ -363,8 +366,11 @@ def _loads(world: World, seconds: float) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for arm in ("none", "all", "fewest"):
         world.alone(arm == "none")
-        world.hold(world.parts if arm == "all" else [])
-        held = _fewest(world, within).nbytes if arm == "fewest" else world.lists * (arm == "all")
+        if arm == "fewest":
+            held = _fewest(world, within).nbytes
+        else:
+            world.hold(world.parts if arm == "all" else [])
+            held = world.lists * (arm == "all")
         for busy in _BUSY:
             rate = busy / world.host_s
             arrivals = drawn(rate, min(seconds, _MOST / rate), {"search": 1}, len(world.topics), seed=5)
@@ -382,8 +388,9 @@ def _loads(world: World, seconds: float) -> dict[str, Any]:
 
 
 def _fewest(world: World, within: float) -> Share:
-    """Holds the lists that the product's placement chooses by a sample of the busiest load."""
-    for topic in range(4):  # the pace of the card is learned
+    """Holds the lists that the product's placement chooses by a sample of the busiest load. The card holds all."""
+    world.searcher._pace = SearchCost()  # that of the host's searches tells nothing
+    for topic in range(_LEARNED):
         world.search(world.question(topic, topic))
     sample = drawn(_BUSY[-1] / world.host_s, _CALIBRATED * world.host_s, {"search": 1}, len(world.topics), seed=4)
     log = [
