@@ -167,7 +167,7 @@ BOARDS = {
 """Designs with pins and two buses, by codec, components, bytes of a code, scoring units and results."""
 
 
-def boards(names: Sequence[str], folder: Path, seeds: int) -> Iterator[Figure]:
+def boards(names: Sequence[str], folder: Path, seeds: Sequence[int]) -> Iterator[Figure]:
     """What each takes of the chip, its clock by seed, and the bytes of codes a second that it asks for and gets; and
     what those would take that do not fit."""
     from bench.board import Board
@@ -189,7 +189,7 @@ def boards(names: Sequence[str], folder: Path, seeds: int) -> Iterator[Figure]:
             continue
         own.mkdir(parents=True, exist_ok=True)
         taken, clocks = asdict(synthesized(Board(shape), own)), []
-        for seed in range(1, seeds + 1):
+        for seed in seeds:
             clocks.append(placed(own, GOAL, seed=seed))
             say(f"{name}, seed {seed}: {clocks[-1] / 1e6:.1f} MHz")
         asks, gives = (bits / 8 * statistics.median(clocks) for bits in (shape.word, BUS))
@@ -224,7 +224,7 @@ def fpga(
     *,
     only: Annotated[str, "cycles, truncation, synthesis or boards; the first two if not given."] = "",
     board: Annotated[Sequence[str], Names(BOARDS), "Designs that are placed with pins."] = tuple(BOARDS),
-    seeds: Annotated[int, "Placements of each."] = 3,
+    seeds: Annotated[str, "Placements of each, with commas between them."] = "1,2,3",
     work_dir: Annotated[NewFolder, "Where designs and placements are made and kept."] = Path("bench"),
     queries: Annotated[int, "Searches that are checked for lost rows."] = 2000,
     output: Output,
@@ -235,7 +235,8 @@ def fpga(
         output.put({"designs": len(made)}, [], f"{len(made)} designs are in {REPORTS}")
         return
     if only == "boards":
-        output.put({"seeds": seeds}, list(boards(board, work_dir / "boards", seeds)), stated({"seeds": seeds}))
+        found = list(boards(board, work_dir / "boards", [int(seed) for seed in seeds.split(",")]))
+        output.put({"seeds": seeds}, found, stated({"seeds": seeds}))
         return
     folder = programs()
     wanted = {only} if only else {"cycles", "truncation"}

@@ -30,7 +30,9 @@ def test_the_stored_file_is_read_as_it_was_written(tmp_path: Path, monkeypatch: 
 def test_boards_are_told_with_what_they_take_and_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fpga, "synthesized", lambda board, folder: Resources(9, 2, 4))
     monkeypatch.setattr(fpga, "placed", lambda folder, target, seed: 1e6 * seed)
-    told = {(each.row, each.column): each for each in fpga.boards(["pq-128-16-1-10", "pq-384-96-8-32"], tmp_path, 3)}
+    told = {
+        (each.row, each.column): each for each in fpga.boards(["pq-128-16-1-10", "pq-384-96-8-32"], tmp_path, [1, 2, 3])
+    }
     assert told["pq-128-16-1-10", "clock"].rounds == (1e6, 2e6, 3e6)
     assert told["pq-128-16-1-10", "codes asked for"].rounds == (2e6 * (8 * 16 + 1) / 8,)
     assert told["pq-128-16-1-10", "codes from the bus"].rounds == (2e6 * 16,)
