@@ -209,7 +209,7 @@ USABLE = 0.6
 """Share of the look-up tables that a design may use, as in FANNS. Memory and multipliers may be used up."""
 
 GOAL = 90e6
-"""Cycles per second that constraints ask for and times assume. Boards were placed at 80e6 to 95e6."""
+"""Cycles per second that constraints ask for and times assume. Boards were placed at 80e6 to 97e6."""
 
 BUS = 128
 """Bits that the memory of codes gives in a cycle. DDR3 of 16 bits at 400 MHz, as beside this chip, would give 142."""
