@@ -487,6 +487,26 @@ def test_what_a_person_said_is_found_by_the_reply(memory: Memory, monkeypatch: p
     assert [hit["memory"] for hit in replies] == ["The roof leaks: call the builder of the roof"]
 
 
+@pytest.mark.parametrize(
+    ("question", "order"),
+    [
+        ("roof", "pprr"), ("order the roof", "pprr"), ("in what order did I mention parts of the roof?", "pp"),
+        ("In welcher Reihenfolge habe ich roof gesagt?", "pp"), ("a summary of the roof", "rrpp"),
+    ],
+)  # fmt: skip
+def test_the_question_tells_how_much_replies_count(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, question: str, order: str
+) -> None:
+    for name in ("REPLY", "BM25_WEIGHT", "BESIDE_REPLIES"):
+        monkeypatch.setattr(searching, name, 1.0)
+    said = ("The roof drips", "The roof: a roof that drips needs a builder", "My roof is old", "An old roof is a roof")
+    talk(memory, said, "2026-05-01", run_id="r")
+    found = memory.search(question, 4, run_id="r", rerank=False)["results"]
+    assert "".join("r" if hit["role"] == "assistant" else "p" for hit in found) == order
+    only = memory.search(question, 4, run_id="r", rerank=False, filters={"role": "assistant"})["results"]
+    assert len(only) == 2
+
+
 def test_conversations_outlive_an_export(make: Make) -> None:
     memory = make()
     for number in range(3):
