@@ -280,6 +280,11 @@ def test_questions_are_asked_as_the_person_would(question: str, names: list[str 
     assert first_person(question, names) == asked
 
 
+def test_what_the_first_person_adds_to_a_question_is_not_searched(memory: Memory) -> None:
+    asked = first_person("is Ada taller than Ada's brother, has Ada met him, or does Ada avoid him?", ["ada"])
+    assert memory.store.lexical.terms(asked) == memory.store.lexical.terms("taller brother met avoid")
+
+
 def test_relevance_is_the_rerankers_where_nothing_was_fitted() -> None:
     assert relevance(None, 0.3, 0.9, 0.9) == 0.3
     fitted = Evidence(SIGNALS, Logistic((0.0, 0.0, 5.0, 0.0), (0.0,) * 3, (1.0,) * 3), 0.1, "tiny", 1)
