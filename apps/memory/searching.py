@@ -71,6 +71,20 @@ REPLIED = 0.9
 """The share of its reply's score that a person's turn has at least. Both were chosen on twenty of BEAM's chats."""
 
 
+_OVERVIEW = re.compile(
+    r"\b(?:summar|overview|recap|zusammenfass|überblick|résum|resum|riassun|riepilog|samenvat|overzicht|podsum|streszcz)",
+    re.IGNORECASE,
+)
+"""Words that ask for an overview, of which replies tell as much as what a person said."""
+
+_TOLD_IN_ORDER = re.compile(
+    r"\b(?:order|sequence)\b.*\bI (?:brought|mention|sa[iy]|t[eo]l[dl]|ask|describ|shar|talk|discuss|rais)|"
+    r"\bReihenfolge\b.*\bich\b|\bordre\b.*\bj['’e]|\bvolgorde\b.*\bik\b",
+    re.IGNORECASE,
+)
+"""Words that ask in what order a person told something, which no reply is."""
+
+
 def said_before_replies(turns: Sequence[tuple[int, float]], replies: Mapping[int, int | None]) -> dict[int, float]:
     """The scores of turns, in 0 to 1, beside what was said by whom; `replies`: as of `Retrieved`."""
     alone = dict(turns)
@@ -130,8 +144,8 @@ _REMEMBERED = 2
 class Retrieved:
     """The results of the first stage, by row number: BM25 scores (`words`), cosines (`near`), the `first` turn of each
     result's conversation, and for results that do not fit the time asked about, the memory of their chain that does
-    (`instead`). `replies`: the results that an assistant said, and the turn before each. `pool`: the best with fused
-    scores."""
+    (`instead`). `replies`: the results that an assistant said, and the turn before each; `unasked`: they are left out
+    where that turn is found, too. `pool`: the best with fused scores."""
 
     words: Mapping[int, float]
     near: Mapping[int, float]
@@ -139,6 +153,7 @@ class Retrieved:
     first: Mapping[int, int] = field(default_factory=dict)
     instead: Mapping[int, int] = field(default_factory=dict)
     replies: Mapping[int, int | None] = field(default_factory=dict)
+    unasked: bool = False
     pool: Sequence[tuple[int, float]] = ()
     records: Mapping[int, Record] = field(default_factory=dict)
 
@@ -155,6 +170,8 @@ class Retrieved:
         weight = BESIDE_REPLIES if self.replies else BM25_WEIGHT
         turns = convex_combination(self.words, self.near, weight, full=FULL_MATCH * self.whole)
         scores = said_before_replies(turns, self.replies)
+        if self.unasked:
+            scores = {turn: score for turn, score in scores.items() if self.replies.get(turn) not in scores}
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
     def best(self, count: int) -> list[tuple[int, float]]:
@@ -265,6 +282,7 @@ class Searcher:
         if index is None:
             return Retrieved({}, {})
         vector = self._store.embed([query], query=True)
+        overview, unasked = bool(_OVERVIEW.search(query)), bool(_TOLD_IN_ORDER.search(query))
         query = first_person(query, scope)  # a name that all memories of its owner are about distinguishes none
         with self._store.read() as db, self._store.trace.span("candidates", "memory"):
             near: dict[int, float] = {}
@@ -293,8 +311,9 @@ class Searcher:
             for identifier in gone:
                 del near[identifier]
                 words.pop(identifier, None)
-            replies = {reply: turn for reply, turn in replies.items() if reply in near}
-            retrieved = Retrieved(words, near, self._store.lexical.whole_score(db, query), first, instead, replies)
+            replies = {} if overview else {reply: turn for reply, turn in replies.items() if reply in near}
+            whole = self._store.lexical.whole_score(db, query)
+            retrieved = Retrieved(words, near, whole, first, instead, replies, unasked)
             pool = retrieved.best(max(POOL, top_k))
             chosen = {identifier for identifier, _ in pool}
             chosen |= {instead[identifier] for identifier in chosen & instead.keys()}

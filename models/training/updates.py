@@ -4,7 +4,7 @@ say of themselves, and how they say that it changed, in eight languages.
 A line of these files names a kind, and alternatives between bars. `^` is who speaks or is spoken of, `a/b` the forms
 for the first and for the third person, `{v}` a value, `{w}` another one, and `_` a whole statement. A topic has states
 (s), changes to another value (c), ends (e) and statements that end nothing (n). In a topic `one` a value excludes the
-others.
+others. A `pair` is older statements, `=>` newer ones that end them, `//` newer ones that do not.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _ARTICLES = {"de": ("das", "der"), "fr": ("le", "la"), "es": ("el", "la"), "it":
 _WITH_ARTICLE = {"event", "clock", "system"}
 """Topics whose nouns have the other article in half of the pairs."""
 
-_TOLD = 0.01
-"""The share of pairs that each line of whole statements gives, as far as there are few."""
+_TOLD, _MOST_TOLD = 0.01, 0.3
+"""The share of pairs that each line of whole statements gives, and that all give at most."""
 
 _OBJECTS = ("o", "r", "x", "a")
 """The slots of what a statement is about, beside a person; `o2` and its like are others of the kind."""
@@ -86,7 +86,7 @@ class Language:
     topics: list[Topic] = field(default_factory=list)
     nouns: dict[str, list[Topic]] = field(default_factory=lambda: defaultdict(list))
     lists: dict[str, list[str]] = field(default_factory=dict)
-    told: list[tuple[str, list[str], list[str]]] = field(default_factory=list)
+    told: list[tuple[list[str], list[str], list[str]]] = field(default_factory=list)
     frames: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -113,7 +113,7 @@ def read(code: str) -> Language:
         elif kind == "pair":
             old, _, news = rest.partition(" => ")
             ends, _, others = news.partition(" // ")
-            language.told.append((old, ends.split(" | "), others.split(" | ")))
+            language.told.append((old.split(" | "), ends.split(" | "), others.split(" | ")))
         else:
             name, _, rest = rest.partition(" ") if kind == "frame" else (kind, "", rest)
             found = rest.split(" | ")
@@ -143,7 +143,7 @@ class Maker:
         self.rng = rng
         self.swapped = False
         self.nouns = [noun for nouns in language.nouns.values() for noun in nouns]
-        self._share = min(_TOLD * len(language.told), 0.35)
+        self._share = min(_TOLD * len(language.told), _MOST_TOLD)
 
     def pair(self) -> Pair:
         """A pair of statements."""
@@ -187,23 +187,30 @@ class Maker:
 
     def _told(self) -> tuple[str, str, float]:
         rng = self.rng
-        old, ends, others = rng.choice(self.language.told)
+        olds, ends, others = rng.choice(self.language.told)
+        old = rng.choice(olds)
         ended = rng.random() < 0.45
         new = rng.choice(ends if ended else others)
         chance = rng.random()
         if chance < 0.1:  # what ends something else
             said, others, _ = rng.choice(self.language.told)
-            new, ended = rng.choice(others), said == old
+            new, ended = rng.choice(others), said is olds
         elif ended and chance < 0.3 and (of_another := self._of_another(new)) != new:
             new, ended = of_another, False
-        slots: dict[str, str] = {}
+        elif ended and chance < 0.36 and "{v" in new and "{w" not in new and "{v" in old:  # of another value
+            new, ended = new.replace("{v:", "{w:"), False
+        elif not ended and chance > 0.9:  # the same in other words
+            new = rng.choice(olds)
+        elif not ended and chance > 0.45:  # something else
+            new = self._random(self._person())
+            new = self._around("now", new, "") if chance < 0.55 else new
         n = rng.randint(2, 80)
-        slots |= {"n": str(n), "m": str(n + rng.choice([1, 1, 2, 3, 10]))}
-        kinds = {name: kind for name, kind in _SLOT.findall(old + new) if kind}
+        slots = {"{n}": str(n), "{m}": str(n + rng.choice([1, 1, 2, 3, 10]))}
+        kinds = {slot[0]: slot[2] for slot in _SLOT.finditer(old + new) if slot[2]}
         for name, kind in kinds.items():
             same = [slots[other] for other in kinds if other in slots and kinds[other] == kind]
             slots[name] = next(value for value in iter(partial(self._value, kind), None) if value not in same)
-        old, new = (_SLOT.sub(lambda match: slots[match[1]], text) for text in (old, new))
+        old, new = (_SLOT.sub(lambda match: slots[match[0]], text) for text in (old, new))
         if rng.random() < 0.15:
             return old, self._around("maybe", new, ""), 0.0
         return old, self._when(new) if ended else new, float(ended)
@@ -389,8 +396,8 @@ class Maker:
         if chance < 0.35:
             return self.rng.choice(self.language.words["said"])
         if chance < 0.5 and self.language.told:
-            old, ends, others = self.rng.choice(self.language.told)
-            return _SLOT.sub(self._filling, self.rng.choice([old, *ends, *others]))
+            olds, ends, others = self.rng.choice(self.language.told)
+            return _SLOT.sub(self._filling, self.rng.choice([*olds, *ends, *others]))
         topic = self.rng.choice(self.nouns) if chance < 0.65 else self.rng.choice(self.language.topics)
         kind = self.rng.choice([kind for kind in "scencee" if kind in topic.patterns])
         return self._say(topic, kind, person, self._slots(topic))

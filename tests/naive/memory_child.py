@@ -35,7 +35,7 @@ def main(directory: str, user: str, seed: int) -> None:
         text = f"{user} said {choose.randrange(10_000)} and {choose.randrange(10_000)} at {seed} {number}"
         what = choose.random()
         if what < 0.5 or not known:
-            texts = [text, f"{text} again"][: choose.randint(1, 2)]
+            texts = [text, f"{text} as well"][: choose.randint(1, 2)]
             say(event="begin", verb="add", texts=texts)
             added = [found["id"] for found in memory.add(texts, user_id=user)["results"]]
             say(event="done", verb="add", ids=added, texts=texts)

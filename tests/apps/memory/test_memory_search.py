@@ -280,6 +280,11 @@ def test_questions_are_asked_as_the_person_would(question: str, names: list[str 
     assert first_person(question, names) == asked
 
 
+def test_what_the_first_person_adds_to_a_question_is_not_searched(memory: Memory) -> None:
+    asked = first_person("is Ada taller than Ada's brother, has Ada met him, or does Ada avoid him?", ["ada"])
+    assert memory.store.lexical.terms(asked) == memory.store.lexical.terms("taller brother met avoid")
+
+
 def test_relevance_is_the_rerankers_where_nothing_was_fitted() -> None:
     assert relevance(None, 0.3, 0.9, 0.9) == 0.3
     fitted = Evidence(SIGNALS, Logistic((0.0, 0.0, 5.0, 0.0), (0.0,) * 3, (1.0,) * 3), 0.1, "tiny", 1)
@@ -485,6 +490,26 @@ def test_what_a_person_said_is_found_by_the_reply(memory: Memory, monkeypatch: p
     assert memory.search("roof builder", 1, **wanted)["results"][0]["memory"] == "It drips on my desk"
     replies = memory.search("roof builder", 1, filters={"role": "assistant"}, **wanted)["results"]
     assert [hit["memory"] for hit in replies] == ["The roof leaks: call the builder of the roof"]
+
+
+@pytest.mark.parametrize(
+    ("question", "order"),
+    [
+        ("roof", "pprr"), ("order the roof", "pprr"), ("in what order did I mention parts of the roof?", "pp"),
+        ("In welcher Reihenfolge habe ich roof gesagt?", "pp"), ("a summary of the roof", "rrpp"),
+    ],
+)  # fmt: skip
+def test_the_question_tells_how_much_replies_count(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, question: str, order: str
+) -> None:
+    for name in ("REPLY", "BM25_WEIGHT", "BESIDE_REPLIES"):
+        monkeypatch.setattr(searching, name, 1.0)
+    said = ("The roof drips", "The roof: a roof that drips needs a builder", "My roof is old", "An old roof is a roof")
+    talk(memory, said, "2026-05-01", run_id="r")
+    found = memory.search(question, 4, run_id="r", rerank=False)["results"]
+    assert "".join("r" if hit["role"] == "assistant" else "p" for hit in found) == order
+    only = memory.search(question, 4, run_id="r", rerank=False, filters={"role": "assistant"})["results"]
+    assert len(only) == 2
 
 
 def test_conversations_outlive_an_export(make: Make) -> None:
