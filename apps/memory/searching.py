@@ -77,13 +77,6 @@ _OVERVIEW = re.compile(
 )
 """Words that ask for an overview, of which replies tell as much as what a person said."""
 
-_TOLD_IN_ORDER = re.compile(
-    r"\b(?:order|sequence)\b.*\bI (?:brought|mention|sa[iy]|t[eo]l[dl]|ask|describ|shar|talk|discuss|rais)|"
-    r"\bReihenfolge\b.*\bich\b|\bordre\b.*\bj['’e]|\bvolgorde\b.*\bik\b",
-    re.IGNORECASE,
-)
-"""Words that ask in what order a person told something, which no reply is."""
-
 
 def said_before_replies(turns: Sequence[tuple[int, float]], replies: Mapping[int, int | None]) -> dict[int, float]:
     """The scores of turns, in 0 to 1, beside what was said by whom; `replies`: as of `Retrieved`."""
@@ -144,8 +137,7 @@ _REMEMBERED = 2
 class Retrieved:
     """The results of the first stage, by row number: BM25 scores (`words`), cosines (`near`), the `first` turn of each
     result's conversation, and for results that do not fit the time asked about, the memory of their chain that does
-    (`instead`). `replies`: the results that an assistant said, and the turn before each; `unasked`: they are left out
-    where that turn is found, too. `pool`: the best with fused scores."""
+    (`instead`). `replies`: the results that an assistant said, and the turn before each. `pool`: the best with fused scores."""
 
     words: Mapping[int, float]
     near: Mapping[int, float]
@@ -153,7 +145,6 @@ class Retrieved:
     first: Mapping[int, int] = field(default_factory=dict)
     instead: Mapping[int, int] = field(default_factory=dict)
     replies: Mapping[int, int | None] = field(default_factory=dict)
-    unasked: bool = False
     pool: Sequence[tuple[int, float]] = ()
     records: Mapping[int, Record] = field(default_factory=dict)
 
@@ -170,8 +161,6 @@ class Retrieved:
         weight = BESIDE_REPLIES if self.replies else BM25_WEIGHT
         turns = convex_combination(self.words, self.near, weight, full=FULL_MATCH * self.whole)
         scores = said_before_replies(turns, self.replies)
-        if self.unasked:
-            scores = {turn: score for turn, score in scores.items() if self.replies.get(turn) not in scores}
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
     def best(self, count: int) -> list[tuple[int, float]]:
@@ -282,7 +271,7 @@ class Searcher:
         if index is None:
             return Retrieved({}, {})
         vector = self._store.embed([query], query=True)
-        overview, unasked = bool(_OVERVIEW.search(query)), bool(_TOLD_IN_ORDER.search(query))
+        overview = _OVERVIEW.search(query) is not None
         query = first_person(query, scope)  # a name that all memories of its owner are about distinguishes none
         with self._store.read() as db, self._store.trace.span("candidates", "memory"):
             near: dict[int, float] = {}
@@ -313,7 +302,7 @@ class Searcher:
                 words.pop(identifier, None)
             replies = {} if overview else {reply: turn for reply, turn in replies.items() if reply in near}
             whole = self._store.lexical.whole_score(db, query)
-            retrieved = Retrieved(words, near, whole, first, instead, replies, unasked)
+            retrieved = Retrieved(words, near, whole, first, instead, replies)
             pool = retrieved.best(max(POOL, top_k))
             chosen = {identifier for identifier, _ in pool}
             chosen |= {instead[identifier] for identifier in chosen & instead.keys()}
