@@ -137,7 +137,8 @@ _REMEMBERED = 2
 class Retrieved:
     """The results of the first stage, by row number: BM25 scores (`words`), cosines (`near`), the `first` turn of each
     result's conversation, and for results that do not fit the time asked about, the memory of their chain that does
-    (`instead`). `replies`: the results that an assistant said, and the turn before each. `pool`: the best with fused scores."""
+    (`instead`). `replies`: the results that an assistant said, and the turn before each. `pool`: the best with fused
+    scores."""
 
     words: Mapping[int, float]
     near: Mapping[int, float]
