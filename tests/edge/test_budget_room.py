@@ -77,6 +77,7 @@ def test_a_library_that_is_loaded_already_takes_nothing(monkeypatch: pytest.Monk
     assert budget.used == 0
 
 
+@pytest.mark.usefixtures("settled")
 def test_one_thread_loads_at_a_time_and_what_another_takes_is_not_charged_to_it() -> None:
     budget = MemoryBudget(10**12, baseline=0)
     loading = 0
