@@ -28,6 +28,7 @@ def test_the_stored_file_is_read_as_it_was_written(tmp_path: Path, monkeypatch: 
 
 
 def test_boards_are_told_with_what_they_take_and_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("amaranth")
     monkeypatch.setattr(fpga, "synthesized", lambda board, folder: Resources(9, 2, 4))
     monkeypatch.setattr(fpga, "placed", lambda folder, target, seed: 1e6 * seed)
     told = {
