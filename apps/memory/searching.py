@@ -72,7 +72,8 @@ REPLIED = 0.9
 
 
 _OVERVIEW = re.compile(
-    r"\b(?:summar|overview|recap|zusammenfass|überblick|résum|resum|riassun|riepilog|samenvat|overzicht|podsum|streszcz)",
+    r"\b(?:summar[iy]|overview|recap(?:s|itul\w*)?\b|zusammenfass|überblick|résum|resum(?:en|ir|o|a)\b|riassun|riepilog|"
+    r"samenvat|overzicht|podsum|streszcz)",
     re.IGNORECASE,
 )
 """Words that ask for an overview, of which replies tell as much as what a person said."""

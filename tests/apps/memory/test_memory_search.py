@@ -498,6 +498,8 @@ def test_what_a_person_said_is_found_by_the_reply(memory: Memory, monkeypatch: p
         ("roof", "pprr"),
         ("a summary of the roof", "rrpp"),
         ("eine Zusammenfassung: the roof", "rrpp"),
+        ("resume the roof", "pprr"),
+        ("recapture the roof", "pprr"),
     ],
 )
 def test_the_question_tells_how_much_replies_count(
