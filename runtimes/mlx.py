@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,8 @@ class MlxRuntime(Runtime):
         return UnifiedPlace(budget, lane, _library())
 
     def layer_kernel(self, spec: LayerSpec, *, threads: int, hidden_dtype: HiddenDtype = "float32") -> MlxLayerKernel:
-        return MlxLayerKernel(spec, hidden_dtype, _library())
+        mx = _library()
+        return MlxLayerKernel(spec, hidden_dtype, mx, half=mx.default_device().type == mx.DeviceType.gpu)
 
 
 class MetalRuntime(MlxRuntime):
@@ -60,18 +61,34 @@ def _library() -> Any:
     return mx
 
 
+_PADDED = 1.25
+"""Tokens of sequences that are padded to equal length, at most, per token of theirs."""
+
+
+def _similar(lengths: npt.NDArray[np.int32]) -> Iterator[npt.NDArray[np.int32]]:
+    """The lengths of neighbouring sequences that may be padded to equal length, in order."""
+    low = 0
+    for high in range(1, len(lengths) + 1):
+        more = lengths[low : high + 1]
+        if high == len(lengths) or len(more) * more.max() > _PADDED * more.sum():
+            yield lengths[low:high]
+            low = high
+
+
 class _MlxWeights(dict[str, Any]):
     """A layer's weights as mlx arrays."""
 
 
 class MlxLayerKernel(LayerKernel):
-    """One layer in fp32 arithmetic. int8 layers multiply the same integers as other runtimes in fp32, where sums beyond
-    2**24 are rounded: results differ by up to 2e-3."""
+    """One layer. On a GPU (`half`), products and attention of fp16 and int8 layers are computed in fp16, with int8
+    weights times their scales; otherwise in fp32, where int8 layers multiply the same integers as other runtimes, and
+    sums beyond 2**24 are rounded: results differ by up to 2e-3."""
 
-    def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, mx: Any) -> None:
+    def __init__(self, spec: LayerSpec, hidden_dtype: HiddenDtype, mx: Any, *, half: bool = False) -> None:
         self.spec = spec
         self.hidden_dtype = hidden_dtype
         self._mx = mx
+        self._compute = mx.float16 if half and spec.precision != "fp32" else mx.float32
 
     def bind(self, weights: Weights) -> Weights:
         if isinstance(weights, _MlxWeights):
@@ -82,7 +99,11 @@ class MlxLayerKernel(LayerKernel):
             # mlx computes when asked, and may read numpy's memory where it lies. A copy lets the caller overwrite its
             # buffers as soon as a layer has run. The window's own buffers are mlx's, and are taken as they are.
             value = mx.array(value) if isinstance(value, np.ndarray) else value
-            bound[tensor.name] = value.astype(mx.float32)  # the same array where it is that already
+            matrix = len(tensor.shape) == 2 and self._compute == mx.float16
+            bound[tensor.name] = value if matrix else value.astype(mx.float32)  # the same array if it is that already
+        for name in self.spec.matrices() if self._compute == mx.float16 and self.spec.precision == "int8" else ():
+            weight = bound[f"{name}.weight"].astype(mx.float32) * bound.pop(f"{name}.scale")
+            bound[f"{name}.weight"] = weight.astype(mx.float16)
         mx.eval(*bound.values())
         return bound
 
@@ -102,8 +123,9 @@ class MlxLayerKernel(LayerKernel):
         spec = self.spec
         queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
         rows = 6 * spec.hidden + 4 * (queries + 2 * keys) + 4 * spec.ffn * (2 if spec.gated else 1)
-        scores = 2 * spec.heads * longest * (prefix + longest)
-        past = 4 * (prefix + longest) * keys
+        padded = max(longest, int(_PADDED * tokens))
+        scores = (5 if spec.by_distance else 2) * spec.heads * padded * (prefix + longest)
+        past = padded * (2 * queries + 4 * keys) + 4 * keys * -(-padded // longest) * prefix
         # Weights are copied as they are where they lie in other memory than mlx's, and converted to fp32 once a layer.
         converted = 0 if spec.precision == "fp32" else sum(math.prod(shape) for shape in spec.matrices().values())
         return 4 * (tokens * rows + scores + past + converted) + spec.nbytes
@@ -128,12 +150,7 @@ class MlxLayerKernel(LayerKernel):
             angles = rotation(theta, spec.head_size, start + int(lengths.max()), spec.rope_factor)
             cosines, sines = (mx.array(values[positions]) for values in angles)
             q, k = self._rotate(q, cosines, sines), self._rotate(k, cosines, sines)
-        ends = np.cumsum(lengths).tolist()
-        parts = [
-            self._attend(q[:, end - n : end], k[:, end - n : end], v[:, end - n : end], prefix, local, w)
-            for end, n in zip(ends, lengths.tolist(), strict=True)
-        ]
-        attended = self._linear(mx.concatenate(parts, axis=0), w, "out")
+        attended = self._linear(self._attend(q, k, v, lengths, prefix, local, w), w, "out")
         if spec.norm_first:
             x = x + (self._norm(attended, w, "norm3") if spec.post_norms else attended)
             advanced = self._feed_forward(self._norm(x, w, "norm2"), w)
@@ -145,26 +162,51 @@ class MlxLayerKernel(LayerKernel):
         mx.eval(x, k, v)
         return np.array(x), k, v
 
-    def _attend(self, q: Any, k: Any, v: Any, prefix: Prefix | None, local: bool, w: Mapping[str, Any]) -> Any:
-        """Attention of one sequence's q [heads, length, head_size]; returns [length, heads * head_size]."""
+    def _attend(
+        self, q: Any, k: Any, v: Any, lengths: npt.NDArray[np.int32], prefix: Prefix | None, local: bool,
+        w: Mapping[str, Any],
+    ) -> Any:  # fmt: skip
+        """Attention of packed sequences [heads, tokens, head_size]; returns [tokens, heads * head_size]. Neighbours of
+        similar length are computed in one call."""
         mx = self._mx
-        length = q.shape[1]
-        start = 0
-        if prefix is not None:
-            start = prefix.keys.shape[1]
-            k = mx.concatenate([prefix.keys, k], axis=1)
-            v = mx.concatenate([prefix.values, v], axis=1)
-        visible = None
-        if self.spec.causal:
-            visible = mx.arange(start + length)[None, :] <= start + mx.arange(length)[:, None]
-        elif local:
-            visible = mx.abs(mx.arange(length)[None, :] - mx.arange(length)[:, None]) <= self.spec.window
-        if self.spec.by_distance:
+        q, k, v = (x.astype(self._compute) for x in (q, k, v))
+        parts, at = [], 0
+        for own in _similar(lengths):
+            tokens = np.arange(own.max())
+            inside = tokens < own[:, None]
+            places = mx.array(np.where(inside, (at + np.cumsum(own) - own)[:, None] + tokens, 0))
+            queries, keys, values = (x[:, places].swapaxes(0, 1) for x in (q, k, v))
+            mask = self._mask(queries, keys, inside, local, w)
+            if prefix is not None:
+                before = prefix.keys.shape[1]
+                keys, values = (
+                    mx.concatenate([mx.broadcast_to(shared, (len(own), *shared.shape)).astype(x.dtype), x], axis=2)
+                    for shared, x in ((prefix.keys, keys), (prefix.values, values))
+                )
+                mask = mx.pad(mask, [(0, 0)] * 3 + [(before, 0)], constant_values=True)
+            context = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=self.spec.scale, mask=mask)
+            context = context.swapaxes(1, 2).reshape(inside.size, -1)
+            parts.append(context if inside.all() else context[mx.array(np.flatnonzero(inside))])
+            at += int(own.sum())
+        return mx.concatenate(parts, axis=0)
+
+    def _mask(self, q: Any, k: Any, inside: npt.NDArray[np.bool_], local: bool, w: Mapping[str, Any]) -> Any:
+        """Which of its sequence's tokens a token sees [sequences, 1, tokens, tokens], or what is added to its scores
+        [sequences, heads, tokens, tokens]; None if it sees all. `inside` tells padding [sequences, tokens]."""
+        mx, spec = self._mx, self.spec
+        tokens = np.arange(inside.shape[1])
+        visible = inside[:, None, None, :]
+        if spec.by_distance:
             known = {name: np.array(w[name]) for name in w if name.startswith("distance")}
-            queries, keys = (np.array(x).transpose(1, 0, 2) for x in (q, k))
-            visible = mx.array(distance_bias(self.spec, known, queries, keys, 0))
-        context = mx.fast.scaled_dot_product_attention(q[None], k[None], v[None], scale=self.spec.scale, mask=visible)
-        return context[0].transpose(1, 0, 2).reshape(length, -1)
+            rows = zip(*(np.array(x.astype(mx.float32)).swapaxes(1, 2) for x in (q, k)), strict=True)
+            bias = np.stack([distance_bias(spec, known, queries, keys, 0) for queries, keys in rows])
+            return mx.array(np.where(visible, bias, -np.inf)).astype(self._compute)
+        apart = tokens[None, :] - tokens[:, None]
+        if spec.causal:
+            return mx.array((apart <= 0)[None, None])
+        if local:
+            return mx.array(visible & (np.abs(apart) <= spec.window))
+        return None if inside.all() else mx.array(visible)
 
     def _feed_forward(self, x: Any, w: Mapping[str, Any]) -> Any:
         mx = self._mx
@@ -190,11 +232,11 @@ class MlxLayerKernel(LayerKernel):
     def _linear(self, x: Any, w: Mapping[str, Any], name: str) -> Any:
         mx = self._mx
         weight = w[f"{name}.weight"]
-        if self.spec.precision == "int8":
+        if f"{name}.scale" in w:
             scale = mx.maximum(mx.abs(x).max(axis=-1, keepdims=True), 1e-30) / 127
             y = mx.round(x / scale) @ weight * w[f"{name}.scale"] * scale
         else:
-            y = x @ weight
+            y = (x.astype(self._compute) @ weight).astype(mx.float32)
         return y + w[f"{name}.bias"] if self.spec.bias else y
 
     def _rotate(self, x: Any, cosines: Any, sines: Any) -> Any:

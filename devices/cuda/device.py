@@ -42,11 +42,12 @@ class CudaDevice(MeasuredScan):
         cap: int | str = "",
         on: str = "cuda",
         compute: str = "",
+        int8: str = "",
         streams: Streams | None = None,
         trace: Trace | None = None,
     ) -> None:
         """`memory` is the host's ledger of page-locked buffers and the driver's memory; `cap`, `on`: see
-        `open_card`. `compute` is for the layers of models (`CudaRuntime`)."""
+        `open_card`. `compute` and `int8` are for layers of models (`CudaRuntime`)."""
         self.host = memory
         with memory.charge("cuda driver") as self._driver:
             self.card = open_card(on, cap, streams)

@@ -6,7 +6,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -107,14 +107,17 @@ class Bound(dict[str, Any]):
 
 class CudaLayerKernel(LayerKernel):
     """One layer for packed sequences on one device. Products and attention have the arithmetic `compute`; the residual
-    stream of a pre-norm layer is summed in fp32; int8 layers multiply integers. Only `run` and `run_prefix` for host
-    arrays wait."""
+    stream of a pre-norm layer is summed in fp32; int8 layers multiply integers, or are widened to `compute` when they
+    are bound. Only `run` and `run_prefix` for host arrays wait."""
 
     def __init__(
-        self, spec: LayerSpec, hidden_dtype: HiddenDtype, device: Any, compute: str = "", threads: int = 0
-    ) -> None:
+        self, spec: LayerSpec, hidden_dtype: HiddenDtype, device: Any, compute: str = "", int8: str = "",
+        threads: int = 0,
+    ) -> None:  # fmt: skip
         """Makes a kernel of a `CudaDevice`. `compute` is `float16`, `bfloat16` or `float32`; if empty, float16 on a
-        GPU unless weights are fp32. `threads` are those of torch's CPU device."""
+        GPU unless weights are fp32. `int8` is what becomes of int8 layers, `integer` or `wide`; if empty, they are
+        widened on a GPU without our kernels, where torch's products of integers took 1.5 to 4 times as long as fp16
+        on an H100. `threads` are those of torch's CPU device."""
         card, self._compiling = device.card, device.compiling
         torch = card.torch
         if threads and not card.on_gpu:
@@ -127,8 +130,10 @@ class CudaLayerKernel(LayerKernel):
         self._torch = torch
         self._compute = getattr(torch, compute or default)
         self._residual = torch.float32 if spec.norm_first else self._compute
-        module = kernels(card, spec)
-        self._fused = None if module is None else FusedLayer(card, spec, self._compute, self._residual, module)
+        wide = int8 == "wide" or (not int8 and card.on_gpu and not card.has_triton)
+        self._form = replace(spec, precision="fp16") if wide and spec.precision == "int8" else spec
+        module = kernels(card, self._form)
+        self._fused = None if module is None else FusedLayer(card, self._form, self._compute, self._residual, module)
         # Tensor cores multiply bytes only if the second matrix is in column-major order.
         self._by_columns = card.on_gpu or self._fused is not None
         self._layouts: OrderedDict[tuple[bytes, int], AttentionLayout] = OrderedDict()
@@ -175,7 +180,7 @@ class CudaLayerKernel(LayerKernel):
         spec, size = self.spec, self._compute.itemsize
         queries, keys = spec.heads * spec.head_size, spec.kv_heads * spec.head_size
         up = spec.ffn * (2 if spec.gated else 1)
-        quantized, whole, rotated, copied = (1 if spec.precision == "int8" else 0), 0, 0, 0
+        quantized, whole, rotated, copied = int(self._form.precision == "int8"), 0, 0, 0
         if self._fused is None:
             whole = 8 * quantized  # sums as int32 and as fp32
             quantized *= 9  # an activation as fp32, its magnitude, and its int8 value
@@ -188,15 +193,18 @@ class CudaLayerKernel(LayerKernel):
         if self._fused is None:
             scores = 4 * spec.heads * longest * (prefix + longest) * 2
         alone = 2 * size * keys * (prefix + longest) + 8 * (prefix + longest) * spec.head_size
-        bound = sum(rows * columns for rows, columns in spec.matrices().values()) * self._bound_size()
+        sizes = [rows * columns for rows, columns in spec.matrices().values()]
+        bound = sum(sizes) * self._bound_size() + (4 * max(sizes) if self._form is not spec else 0)
         total: int = tokens * per_token + scores + alone + bound
         return total * MARGIN[0] // MARGIN[1]
 
     def _bound_size(self) -> int:
         """Bytes per weight if `bind` copies weights; 0 if it uses them in place."""
         torch, stored = self._torch, self.spec.precision
-        if stored == "int8":
+        if self._form.precision == "int8":
             return 1 if self._by_columns else 0
+        if self._form is not self.spec:
+            return int(self._compute.itemsize)
         own = torch.float16 if stored == "fp16" else torch.float32
         return 0 if own == self._compute else int(self._compute.itemsize)
 
@@ -207,11 +215,13 @@ class CudaLayerKernel(LayerKernel):
             if isinstance(value, np.ndarray):
                 value = torch.from_numpy(np.array(value)).to(self.card.device)
             matrix, _, kind = tensor.name.partition(".")
-            if tensor.dtype == "int8":
+            if tensor.dtype == "int8" and self._form is not spec:
+                value = (value * bound.pop(f"{matrix}.scale")).to(self._compute)
+            elif tensor.dtype == "int8":
                 value = value.t().contiguous().t() if self._by_columns else value
             elif len(tensor.shape) == 2:
                 value = value.to(self._compute)
-            elif kind == "bias" and matrix in spec.matrices() and spec.precision != "int8":
+            elif kind == "bias" and matrix in spec.matrices() and self._form.precision != "int8":
                 value = value.to(self._residual if matrix in ("out", "down") else self._compute)
             elif matrix in ("norm1", "norm2"):
                 value = value.to(self._residual)
@@ -227,7 +237,7 @@ class CudaLayerKernel(LayerKernel):
         tables = None
         if self.spec.rope_theta is not None:
             tables = place.positions, *self._rotation(place.longest)
-        with self._compiling((self.spec, self._compute, prefix is None)):
+        with self._compiling((self._form, self._compute, prefix is None)):
             self._fused.advance(states, w, place.tiles, tables, prefix, found)
 
     def _advance(self, states: Any, lengths: Any, w: Bound, prefix: CudaPrefix | None, found: CudaPrefix | None) -> Any:
@@ -273,7 +283,7 @@ class CudaLayerKernel(LayerKernel):
         dtype = dtype or self._compute
         weight = w[f"{name}.weight"]
         bias = w[f"{name}.bias"] if spec.bias else None
-        if spec.precision == "int8":
+        if self._form.precision == "int8":
             wide = x.to(torch.float32)
             scale = wide.abs().amax(dim=-1, keepdim=True).clamp_min_(1e-30).div_(127)
             whole = torch.round_(wide.div_(scale) if wide is not x else wide / scale).to(torch.int8)
@@ -342,7 +352,7 @@ class CudaLayerKernel(LayerKernel):
         return np.array(result)
 
 
-_COMPUTE = ("", "float16", "bfloat16", "float32")
+_COMPUTE, _INT8 = ("", "float16", "bfloat16", "float32"), ("", "integer", "wide")
 
 _ROWS_STAGING = 4 << 20
 """Bytes of each of the two page-locked buffers through which token rows are transferred."""
@@ -456,19 +466,21 @@ class CudaPlace(DevicePlace):
 
 
 class CudaRuntime(DeviceRuntime):
-    """Runs every `LayerSpec` with torch on a GPU. The options are those of the device `cuda`, and `compute`."""
+    """Runs every `LayerSpec` with torch on a GPU. The options are those of the device `cuda`, `compute` and `int8`."""
 
     name = "cuda"
     places = CudaPlace
     libraries = ("torch",)
     compiled_nbytes = 1 << 20
 
-    def __init__(self, *, compute: str = "", on: str = "cuda", count: str = "", **options: Any) -> None:
+    def __init__(self, *, compute: str = "", int8: str = "", on: str = "cuda", count: str = "", **options: Any) -> None:
         """Of several cards (`count`, and `on` with a plus between them) the first one runs layers."""
         if compute not in _COMPUTE:
             raise ConfigError(f"products are computed in float16, bfloat16 or float32, not {compute!r}")
+        if int8 not in _INT8:
+            raise ConfigError(f"int8 layers are computed as integer or wide, not {int8!r}")
         super().__init__(on=on.partition("+")[0], **options)
-        self._compute = compute
+        self._arithmetic = compute, int8
 
     def working_nbytes(self, one: PassSizes) -> int:
         """Bytes of host memory: page-locked buffers for two layers, rows and vectors, and a prefix."""
@@ -483,8 +495,8 @@ class CudaRuntime(DeviceRuntime):
             if has:
                 raise CapabilityError(f"the cuda runtime does not run layers with {kind}; choose the runtime onnx")
         if self._place is not None:
-            return CudaLayerKernel(spec, hidden_dtype, self._place.device, self._compute, threads)
+            return CudaLayerKernel(spec, hidden_dtype, self._place.device, *self._arithmetic, threads)
         device = self._alone()
-        kernel = CudaLayerKernel(spec, hidden_dtype, device, self._compute, threads)
+        kernel = CudaLayerKernel(spec, hidden_dtype, device, *self._arithmetic, threads)
         weakref.finalize(kernel, device.close)
         return kernel

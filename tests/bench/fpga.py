@@ -160,8 +160,8 @@ BOARDS = {
         CodecSpec(name, dim, code), units, results, queue_length(results, units)
     )
     for name, dim, code, units, results in (
-        ("sq8", 384, 384, 2, 10), ("sq8", 384, 384, 2, 32), ("sq8", 384, 384, 32, 32), ("pq", 128, 16, 1, 10),
-        ("pq", 384, 96, 1, 10), ("pq", 384, 96, 8, 32),
+        ("sq8", 384, 384, 2, 10), ("sq8", 384, 384, 2, 32), ("sq8", 384, 384, 8, 32), ("sq8", 384, 384, 32, 32),
+        ("pq", 128, 16, 1, 10), ("pq", 384, 96, 1, 10), ("pq", 384, 96, 8, 32),
     )
 }  # fmt: skip
 """Designs with pins and two buses, by codec, components, bytes of a code, scoring units and results."""

@@ -33,6 +33,9 @@ _PARTS = (
 _LONGEST = 2.5
 """A measurement that takes so many times as long as it should is ended, so that others find time."""
 
+_FORMS = {"int8 wide": "wide"}
+"""What becomes of int8 layers, beside the way that the device takes by itself."""
+
 _PARALLEL = 4
 """Models that are packed at a time."""
 
@@ -62,7 +65,7 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
 
         rows = rows_of("transformers", peers)
         yield from tabulate(rows, columns, shape, rows)
-        for precision in ("fp16", "int8"):
+        for precision in ("fp16", "int8", *_FORMS):
             found = parts.get(f"{shape} {precision}", {})
             yield from tabulate(rows_of(f"edge {precision}", found.get("rows", {})), columns, shape)
             crossing = {
@@ -233,6 +236,8 @@ def gpu(
                     "candidates": count, "prefix": _PREFIX_TOKENS, "scratch": scratch, **common,
                 }  # fmt: skip
                 run.take(f"{shape} {precision}", task, seconds=60)
+                for name, form in _FORMS.items() if precision == "int8" and on != "webgpu" else ():
+                    run.take(f"{shape} {name}", {**task, "int8": form}, seconds=60)
         if data is not None:
             device = "webgpu" if on == "webgpu" else "cuda"
             options = {"cap": "64MB"} | ({"always": True} if on == "webgpu" else {"on": on})

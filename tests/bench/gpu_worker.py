@@ -65,9 +65,10 @@ def _pack(task: dict[str, Any]) -> dict[str, Any]:
         return {"nbytes": packed.nbytes}
 
 
-def runtime_of(on: str, cap: str) -> str:
-    """The runtime of a device, with a cap if one is given."""
-    options = [*([] if on == "webgpu" else [f"on={on}"]), *([f"cap={cap}"] if cap else [])]
+def runtime_of(on: str, cap: str = "", int8: str = "") -> str:
+    """The runtime of a device, with a cap and a form of int8 layers if they are given."""
+    given = {"on": "" if on == "webgpu" else on, "cap": cap, "int8": int8}
+    options = [f"{name}={value}" for name, value in given.items() if value]
     return f"{'webgpu' if on == 'webgpu' else 'cuda'}:{','.join(options)}"
 
 
@@ -149,7 +150,7 @@ def _parity(task: dict[str, Any]) -> dict[str, Any]:
     random = np.random.default_rng(0)
     found: dict[str, Any] = {}
     lengths = np.array([37, 5, 64, 1, 20], np.int32)
-    runtime = load_runtime(runtime_of(task["on"], ""))
+    runtime = load_runtime(runtime_of(task["on"]))
     for shape in ("tiny-bert", "tiny-qwen3"):
         for precision in ("fp32", "fp16", "int8"):
             spec = model_spec(shape, precision).layer
@@ -246,7 +247,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
         model = PackedModel.open(task["pack"])
         halves = Halving if "half of" in name else PoolingObserver
         with torch_alone("torch alone" in name), Engine(
-            model, budget, runtime=runtime_of(task["on"], cap), threads=0 if gpu else 1, max_tokens=512,
+            model, budget, runtime=runtime_of(task["on"], cap, task.get("int8", "")), threads=0 if gpu else 1, max_tokens=512,
             scratch=Path(task["scratch"]), tuning=tuning,
         ) as engine:  # fmt: skip
             card = engine.place.device.card  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ put them: nothing is copied, and models run as in the reference."""
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ import pytest
 from making.device_ranking import OFFLOADED, RESIDENT, config, ranks_as_the_reference
 from making.synth import synth
 from naive.kernels import TwinContract
+from naive.numpy_runtime import NumpyLayerKernel
 
 from edge.budget import MemoryBudget
 from edge.errors import CapabilityError, ConfigError
 from edge.link import Lane
-from edge.models.spec import LayerSpec
+from edge.models.spec import LayerSpec, Precision
 from edge.runtimes.base import chosen_runtime, runtime_for
 from edge.runtimes.engine import Tuning
-from edge.runtimes.mlx import MetalRuntime, MlxRuntime, UnifiedPlace
+from edge.runtimes.mlx import MetalRuntime, MlxLayerKernel, MlxRuntime, UnifiedPlace
 from edge.runtimes.reranker import Reranker
 from edge.trace import Trace
 
@@ -59,7 +61,41 @@ def test_weights_are_copied_once_per_layer(
     for _ in range(3):
         assert (kernel.run(states, lengths, bound) == expected).all()
     assert not [values for values in copied if any(values is weight for weight in weights.values())]
-    assert len(copied) <= 3 * 3, "states and positions of each chunk, no weights"
+    assert len(copied) <= 3 * 8, "states, angles, and places and masks of the chunk's two calls, no weights"
+
+
+@pytest.mark.parametrize("kind", ["bert", "qwen3", "modernbert", "deberta"])
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_a_gpu_computes_in_half_precision(layers: Any, kind: str, precision: Precision) -> None:
+    mx = pytest.importorskip("mlx.core")
+    spec, lengths = replace(layers.LAYERS[kind], precision=precision), np.array([7, 9, 1, 12], np.int32)
+    weights = layers.random_weights(spec)
+    exact = {name: value.astype(np.float32) for name, value in weights.items() if not name.endswith(".scale")}
+    for name in spec.matrices() if precision == "int8" else ():
+        exact[f"{name}.weight"] *= weights[f"{name}.scale"]
+    states = np.random.default_rng(0).standard_normal((29, spec.hidden)).astype(np.float32)
+    expected = NumpyLayerKernel(layers.LAYERS[kind], "float32").run(states, lengths, exact)
+    kernel = MlxLayerKernel(spec, "float32", mx, half=True)
+    bound = kernel.bind(weights)
+    assert {bound[f"{name}.weight"].dtype for name in spec.matrices()} == {mx.float16}
+    apart = np.abs(kernel.run(states, lengths, bound) - expected) / np.maximum(1, np.abs(expected))
+    assert 1e-5 < apart.max() < 0.01
+
+
+def test_sequences_of_similar_length_share_a_call(layers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    mx = pytest.importorskip("mlx.core")
+    calls: list[tuple[int, ...]] = []
+    attention = mx.fast.scaled_dot_product_attention
+
+    def counted(q: Any, *others: Any, **given: Any) -> Any:
+        calls.append(q.shape)
+        return attention(q, *others, **given)
+
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", counted)
+    spec, lengths = layers.LAYERS["bert"], np.array([3, 4, 4, 5, 20, 21, 1], np.int32)
+    states = np.random.default_rng(0).standard_normal((lengths.sum(), spec.hidden)).astype(np.float32)
+    MlxLayerKernel(spec, "float32", mx).run(states, lengths, layers.random_weights(spec))
+    assert [(shape[0], shape[2]) for shape in calls] == [(4, 5), (2, 21), (1, 1)]
 
 
 def test_missing_library(monkeypatch: pytest.MonkeyPatch, model_layer: LayerSpec) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from making.interpreted_triton import interpreted
 from naive.kernels import TwinContract
 from naive.numpy_runtime import NumpyLayerKernel
 
@@ -55,6 +57,29 @@ def test_half_precision_reaches_attention_with_and_without_rotation(layers: Any,
     assert np.abs(found - NumpyLayerKernel(spec, "float32").run(states, lengths, weights)).mean() < 0.01
 
 
+@pytest.mark.parametrize("kind", ["bert", "qwen3", "biased-decoder"])
+@pytest.mark.parametrize("compute", ["float16", "float32"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_int8_layers_are_widened(layers: Any, kind: str, compute: str, fused: bool) -> None:
+    """Activations are not rounded to 8 bits then, so that the result is as exact as the arithmetic."""
+    pytest.importorskip("torch")
+    if fused:
+        pytest.importorskip("triton")
+    spec, lengths = replace(layers.LAYERS[kind], precision="int8"), np.array([7, 1, 12], np.int32)
+    weights = layers.random_weights(spec)
+    exact = {name: value.astype(np.float32) for name, value in weights.items() if not name.endswith(".scale")}
+    for name in spec.matrices():
+        exact[f"{name}.weight"] *= weights[f"{name}.scale"]
+    states = np.random.default_rng(0).standard_normal((20, spec.hidden)).astype(np.float32)
+    expected = NumpyLayerKernel(layers.LAYERS[kind], "float32").run(states, lengths, exact)
+    with interpreted(fused):
+        kernel = CudaRuntime(on="cpu", compute=compute, int8="wide").layer_kernel(spec, threads=1)
+        bound = kernel.bind(weights)
+        assert {str(bound[f"{name}.weight"].dtype) for name in spec.matrices()} == {f"torch.{compute}"}
+        apart = np.abs(kernel.run(states, lengths, bound) - expected) / np.maximum(1, np.abs(expected))
+    assert apart.max() < (1e-5 if compute == "float32" else 0.01)
+
+
 def test_found_by_name_with_its_options() -> None:
     assert isinstance(load_runtime("cuda:cap=2GB"), CudaRuntime)
     first = load_runtime("cuda:on=cuda:1+cuda:0,count=2")
@@ -62,6 +87,8 @@ def test_found_by_name_with_its_options() -> None:
     assert first._options == {"on": "cuda:1"}, "of several cards the first one runs layers"
     with pytest.raises(ConfigError, match="float16, bfloat16 or float32"):
         load_runtime("cuda:compute=float8")
+    with pytest.raises(ConfigError, match="integer or wide, not 'narrow'"):
+        load_runtime("cuda:int8=narrow")
 
 
 def test_missing_library(monkeypatch: pytest.MonkeyPatch, model_layer: LayerSpec) -> None:
