@@ -247,8 +247,8 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
         model = PackedModel.open(task["pack"])
         halves = Halving if "half of" in name else PoolingObserver
         with torch_alone("torch alone" in name), Engine(
-            model, budget, runtime=runtime_of(task["on"], cap, task.get("int8", "")), threads=0 if gpu else 1, max_tokens=512,
-            scratch=Path(task["scratch"]), tuning=tuning,
+            model, budget, runtime=runtime_of(task["on"], cap, task.get("int8", "")), threads=0 if gpu else 1,
+            max_tokens=512, scratch=Path(task["scratch"]), tuning=tuning,
         ) as engine:  # fmt: skip
             card = engine.place.device.card  # type: ignore[attr-defined]
             passes(engine, min(16, task["candidates"]), 1)
