@@ -17,7 +17,7 @@ from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import NOT_FOUND, Answer, Cancelled, NotInDocuments, measured
 from edge.apps.assistant.generator import QuotingGenerator, limit_named, open_llm, picks_sentences, retrieval_nbytes
 from edge.apps.assistant.pipelines import PIPELINES
-from edge.apps.assistant.question import check_question, continued, courtesy
+from edge.apps.assistant.question import check_question, content_words, continued, courtesy
 from edge.apps.assistant.reading import PassageReader
 from edge.apps.assistant.retrieval import CollectionLibrary
 from edge.apps.assistant.steps import Steps
@@ -423,7 +423,8 @@ class Assistant(Closing):
             looked_up = standalone(asked.strip(), turns, steps)
             writing.spelled = self._library.spelled(looked_up)
             writing.question = respelled(looked_up, writing.spelled)
-            question = writing.question if steps.writes else respelled(asked.strip(), writing.spelled)
+            whole = steps.writes or not content_words(asked)  # a question without a word of content says too little
+            question = writing.question if whole else respelled(asked.strip(), writing.spelled)
             steps.looked_up[question] = writing.question
             yield from self._write(question, steps)
 
@@ -447,6 +448,7 @@ def standalone(question: str, turns: Sequence[Turn], steps: Steps) -> str:
         return question
     if not steps.writes:
         both = continued(question, turns[-1].question)
-        return question if steps.relevance(question) > _ALONE * steps.relevance(both) else both
+        alone = content_words(question) and steps.relevance(question) > _ALONE * steps.relevance(both)
+        return question if alone else both
     ahead = [f"{turns[-1].question} {question}"]
     return prompts.read_line(steps.write(prompts.condensed(recent(turns), question), ahead=ahead)) or question

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from making.random_gguf import RandomModel, words
@@ -18,6 +18,7 @@ from edge import Answer, Assistant, Collection
 from edge.apps.assistant.answer import NOT_FOUND, AnswerStats, notices
 from edge.apps.assistant.assistant import AnswerStream, Turn, recent, standalone
 from edge.apps.assistant.citations import Citation
+from edge.apps.assistant.reading import PassageReader
 from edge.apps.verbs.requests import AskOptions
 from edge.config import Config
 from edge.errors import BudgetExceeded, CapabilityError, InputError, ModelError, StorageError
@@ -168,6 +169,29 @@ def test_a_follow_up_is_understood_from_what_was_said(collection: Collection) ->
         answer = chat.ask("When was it built?")
     assert answer.stats.question == "Who built the bridge over the Ombra, When was it built?"
     assert [turn.asked for turn in chat.turns] == ["Who built the bridge over the Ombra?", "When was it built?"]
+
+
+def test_a_follow_up_that_names_nothing_is_judged_by_what_was_said(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    read = PassageReader.read
+
+    def watched(self: PassageReader, question: str, *given: Any) -> Any:
+        judged.append(question)
+        return read(self, question, *given)
+
+    with Assistant(collection, options=replace(ANY, rerank=False)) as assistant:
+        chat = assistant.chat()
+        chat.ask("When does the river flood?")
+        monkeypatch.setattr(PassageReader, "read", watched)
+        chat.ask("And why?")
+        assert set(judged) == {"When does the river flood, And why?"}
+        judged.clear()
+        chat.ask("And who built the bridge?")
+    assert set(judged) == {"And who built the bridge?"}
+    turns, steps = [turn("Who built the bridge?", "Anna Berg.")], SimpleNamespace(writes=False, relevance=lambda _: 0.9)
+    assert standalone("Why?", turns, cast(Any, steps)) == "Who built the bridge, Why?"
 
 
 def test_a_failed_turn_is_not_part_of_the_conversation(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
