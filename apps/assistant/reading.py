@@ -145,8 +145,14 @@ class PassageReader:
             )
             for number, window in choices if not knows[number]
         ]  # fmt: skip
+
+        def key(answer: Answering) -> tuple[int, float, float]:
+            # Before a passage that cannot be read, only an answer comes: the search's order says more than the rest.
+            first = knows[0] or answer.around >= ANSWER
+            return 0 if first else 1 + answer.passage, -answer.worth, -answer.window_relevance
+
         # `sorted` is stable: of equal probabilities the better passage comes first.
-        ordered = sorted(known + foreign, key=lambda answer: (-answer.worth, -answer.window_relevance))
+        ordered = sorted(known + foreign, key=key)
         certain, sure = (LIKELY, True) if readable is None else (ANSWER, knows[0])
         return Reading(tuple(ordered), certain, sure)
 

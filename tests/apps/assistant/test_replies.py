@@ -401,6 +401,13 @@ def test_without_a_reader_the_best_passage_is_shown_in_part(relevance: float, be
     assert "Old ice" not in shown
 
 
+@pytest.mark.parametrize(("chance", "number"), [(ANSWER - 0.01, 1), (ANSWER, 2)])
+def test_only_an_answer_is_shown_before_a_better_passage_in_an_unknown_language(chance: float, number: int) -> None:
+    shown = said(Models(None, ("in spring", chance)), "Der Fluss steigt im Mai.", RIVER)
+    assert f"[{number}]" in shown
+    assert shown.startswith(CLOSEST) == (number == 1)
+
+
 def test_a_passage_in_an_unknown_language_is_neither_certain_nor_refused() -> None:
     reading = PassageReader(Models(None)).read(QUESTION, [Document("1", "Der Fluss steigt im Mai.")])  # type: ignore[arg-type]
     assert not reading.is_answer
