@@ -105,6 +105,7 @@ class Config:
         llm_remote: allows a server on another machine, to which questions and documents are then sent.
         context: tokens of prompt and answer together; 0 for the length the model was trained for, at most 4,096.
         answers: answers that a language model in this process writes at a time; further ones wait.
+        llm_threads: compute threads of a language model in this process, 0 for as many as `threads`.
         gpu_layers: layers of a language model that lie on the GPU of the device `cuda`: `auto` (as many as its memory
             limit allows, none without such a device) or a number.
         generation: `exact` (a text does not depend on those that are written beside it), `shared` (they share steps
@@ -139,6 +140,7 @@ class Config:
     llm_remote: bool = False
     context: int = 0
     answers: int = 4
+    llm_threads: int = 0
     gpu_layers: str = "auto"
     generation: str = "auto"
     states: str = "auto"
@@ -156,6 +158,7 @@ class Config:
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", parse_size(self.memory))
         _check_threads(self.threads)
+        _check_threads(self.llm_threads)
         if self.context < 0:
             raise ConfigError(f"a context has 0 tokens (what the model holds) or more, not {self.context}")
         if not 1 <= self.answers <= 32:
@@ -304,7 +307,7 @@ def _convert(name: str, value: Any, source: str) -> Any:
     try:
         if name == "memory":
             return parse_size(value)
-        if name == "threads":
+        if name in ("threads", "llm_threads"):
             number = None if isinstance(value, bool | float) else int(value)
             if number is None:
                 raise ValueError

@@ -7,10 +7,8 @@ import click
 from edge.apps.options import LazyGroup
 
 _VERBS = {
-    "here": "edge.apps.plan.profile:here",
     "index": "edge.apps.plan.index:index",
     "rag": "edge.apps.plan.rag:rag",
-    "serve": "edge.apps.plan.profile:serve",
 }
 
 

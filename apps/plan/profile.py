@@ -1,5 +1,5 @@
 """The profile of this machine for a collection: answers are measured under several schedules, each visit of one in a
-process of its own (`edge profile`). `edge plan here` and `edge plan serve` plan with it."""
+process of its own (`edge profile`). `edge plan rag --on here` plans with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,35 +20,20 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from edge.apps.assistant.generator import picks_sentences
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.bench import worker
 from edge.apps.collection.registry import locate
-from edge.apps.options import (
-    FiniteRange,
-    OutputFile,
-    Setup,
-    collection_option,
-    configure,
-    gathered,
-    json_option,
-    setup_options,
-)
+from edge.apps.options import Setup, collection_option, gathered, json_option, setup_options
 from edge.apps.verbs.requests import AskOptions
-from edge.config import Config, counted, format_duration, format_size, parse_size
-from edge.errors import InputError
-from edge.files.input_file import read_small, read_text
-from edge.files.output_file import make_folder, open_output
+from edge.config import Config, counted, format_duration, format_size
+from edge.errors import CapabilityError, InputError
+from edge.files.input_file import read_text
+from edge.files.output_file import make_folder
 from edge.files.sealed import digest
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
-from edge.planner.measured import (
-    Company,
-    MachineProfile,
-    Reading,
-    Serving,
-    best_serving,
-    servings,
-    unbeaten_choices,
-)
+from edge.planner.measured import Company, MachineProfile, Manner, Reading
+from edge.runtimes.base import physical_cores
 from edge.text.control_characters import escaped
 
 Floats = npt.NDArray[np.float64]
@@ -60,22 +45,28 @@ STAGES = ("embed", "search", "rerank", "write")
 ROUNDS = 3
 
 
+_ALONE = Manner(1, "exact", "exact")
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A memory limit in bytes, a reranking depth (0: without), a number of passages, the number and kind of answers at
-    a time, and whether the process has a server's libraries and keeps the documents' KV states."""
+    """A memory limit in bytes, a reranking depth (0: without), a number of passages, and the manner of answering.
+
+    With `clients` the process works as a server, which keeps the documents' KV states, and so many always wait. Each
+    question then comes twice, first without reranking: the second time most passages have been read, in another
+    order."""
 
     memory: int
     depth: int
     passages: int
-    answers: int = 1
-    generation: str = "exact"
-    serving: bool = False
+    manner: Manner = _ALONE
+    clients: int = 0
 
 
 Visit = Mapping[str, Any]
-"""The report of `work`: seconds of each answer, whole and by stage (`start`: of `write` before the first text), whether
-it was written, answers per second, the peak of anonymous memory, and troubles of the collection."""
+"""The report of `work`: seconds of each answer, whole, to its first text, and by stage (`start`: of `write` before the
+first text), its tokens, whether it was written, answers per second, the peak of anonymous memory, and troubles of the
+collection."""
 
 
 def visited(
@@ -94,7 +85,8 @@ def visited(
     common = {
         "collection": str(place), "questions": list(questions), "pipeline": pipeline, "max_tokens": max_tokens,
         "flags": {
-            name: getattr(config, name) for name in ("embedder", "reranker", "llm", "runtime", "threads", "models_dir")
+            name: getattr(config, name)
+            for name in ("embedder", "reranker", "llm", "runtime", "threads", "device", "device_memory", "models_dir")
         },
         "scratch": str(config.scratch_path),
     }  # fmt: skip
@@ -132,6 +124,7 @@ def reading(schedule: Setting, visits: Sequence[Visit]) -> Reading:
         other=max(0.0, other),
         nbytes=peak(visits),
         start=float(start[written].mean()) if written.any() else 0.0,
+        tokens=float(np.asarray(visits[0]["tokens"])[written].mean()) if written.any() else 1.0,
     )
 
 
@@ -142,13 +135,14 @@ def peak(visits: Sequence[Visit]) -> float:
 DEPTHS: Sequence[int] = (0, AskOptions().pool)
 """0 means without reranking."""
 
-PASSAGES: Sequence[int] = (2, 4, 8)
+FEW = 2
+"""Passages to write from, beside the usual number."""
 
-_FILE = "profile-{}.json"
+PROFILES = "profile-*.json"
 
 
 def profile_path(collection: Path, conditions: Mapping[str, str]) -> Path:
-    return collection / _FILE.format(digest(conditions)[:12])
+    return collection / PROFILES.replace("*", digest(conditions)[:12])
 
 
 def conditions(config: Config, pipeline: str) -> dict[str, str]:
@@ -161,6 +155,7 @@ def conditions(config: Config, pipeline: str) -> dict[str, str]:
         "llm": config.llm or "extractive",
         "runtime": config.runtime,
         "threads": str(config.threads),
+        "device": config.device,
     }
 
 
@@ -179,6 +174,27 @@ def options_of(depth: int, passages: int, max_tokens: int) -> AskOptions:
     )
 
 
+def manners(config: Config, more: Sequence[int]) -> list[Manner]:
+    """The manner of a server without a plan, and others that a plan may choose if a language model is in this
+    process."""
+    usual = Manner.of(config)
+    if not writes(config.llm) or "://" in config.llm:
+        return [usual]
+    cores = config.threads or physical_cores()
+    few = max(1, cores // 4)
+    found = [
+        usual,
+        *(replace(usual, answers=count) for count in more),
+        *(Manner(1, "exact", states, config.threads, device=config.device) for states in ("exact", "anywhere")),
+        *([replace(usual, threads=few, llm_threads=cores - few)] if cores > 1 else []),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def writes(llm: str) -> bool:
+    return not picks_sentences(llm)
+
+
 def measure_limit(
     place: Path,
     config: Config,
@@ -188,16 +204,19 @@ def measure_limit(
     answers: Sequence[int],
     say: Callable[[str], None],
 ) -> tuple[list[Reading], list[Company]]:
-    """Measures answers with each number of passages, reranked or not, and the process as a server with so many
-    `answers` at a time, exact and shared."""
+    """Measures answers with each number of passages, reranked or not, and the process as a server in each of its
+    manners, also with so many `answers` at a time. Without a server's libraries the latter is left out."""
     from edge.apps.serve.limits import load_libraries
 
-    if answers:
-        load_libraries()  # its lack is told before anything is measured
-    schedules = [Setting(config.memory, depth, passages) for depth, passages in product(DEPTHS, PASSAGES)]
-    alone = Setting(config.memory, DEPTHS[-1], PASSAGES[1])
-    kinds = [(1, "exact"), *product(answers, ("exact", "shared"))] if answers else []
-    company = [replace(alone, answers=count, generation=kind, serving=True) for count, kind in kinds]
+    usual, serves = AskOptions().given(writes=writes(config.llm)), manners(config, answers)
+    try:
+        load_libraries()
+    except CapabilityError:
+        serves = []
+    schedules = [Setting(config.memory, depth, passages) for depth, passages in product(DEPTHS, (FEW, usual))]
+    alone = [Setting(config.memory, depth, usual) for depth in DEPTHS]
+    clients = max([config.answers, *answers])
+    company = [replace(alone[-1], manner=manner, clients=clients) for manner in serves]
     found = visited(
         place, config, questions.read(), [*schedules, *company],
         pipeline=questions.pipeline, max_tokens=questions.max_tokens, rounds=rounds, say=say,
@@ -205,54 +224,74 @@ def measure_limit(
     for trouble in found[schedules[0]][0]["troubles"]:
         click.echo(escaped(f"edge: {trouble}"), err=True)
 
-    def pace(schedule: Setting) -> float:
-        return float(np.median([visit["per_s"] for visit in found[schedule]]))
+    def mean(values: Callable[[Visit], float], *settings: Setting) -> float:
+        return float(np.mean([np.median([values(visit) for visit in found[one]]) for one in settings]))
+
+    def each(visit: Visit) -> float:
+        return float(1 / visit["per_s"])
+
+    def first(visit: Visit) -> float:
+        return float(np.mean(visit["first"]))
 
     return [reading(schedule, found[schedule]) for schedule in schedules], [
-        Company(config.memory, one.answers, one.generation, pace(alone) / pace(one), peak(found[one]))
+        Company(
+            config.memory, one.manner, clients, mean(each, one) / mean(each, *alone),
+            mean(first, one) / mean(first, *alone), peak(found[one]),
+        )
         for one in company
-    ]
+    ]  # fmt: skip
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """The first question warms up and is not reported."""
     from edge.apps.assistant.assistant import Assistant
+    from edge.apps.assistant.generator import open_llm, retrieval_nbytes
     from edge.apps.collection.collection import Collection
     from edge.apps.serve.limits import load_libraries
 
-    if task["serving"]:
+    manner, serves = Manner(**task["manner"]), task["clients"] > 0
+    if serves:
         load_libraries()
-    company = {"answers": task["answers"], "generation": task["generation"]}
     options = options_of(task["depth"], task["passages"], task["max_tokens"])
     first, *others = task["questions"]
+    asked = [(question, each) for each in [replace(options, rerank=False)] * serves + [options] for question in others]
     with ExitStack() as stack:
         make_folder(Path(task["scratch"]))
         scratch = stack.enter_context(tempfile.TemporaryDirectory(dir=task["scratch"]))
-        config = Config.load(flags={"memory": task["memory"], "scratch_dir": scratch, **company, **task["flags"]})
+        given = {"memory": task["memory"], "scratch_dir": scratch}
+        config = Config.load(flags=task["flags"] | {k: v for k, v in asdict(manner).items() if v} | given)
         collection = stack.enter_context(Collection(Path(task["collection"]), config=config, read_only=True))
+        llm = None
+        if serves and writes(config.llm):
+            llm = open_llm(
+                config.llm, collection.budget, config, beside=retrieval_nbytes(collection, serving=True), kv_cache=True,
+                serving=True, trace=collection.trace,
+            )  # fmt: skip
+            stack.callback(llm.close)
         assistant = stack.enter_context(
-            Assistant(collection, pipeline=task["pipeline"], options=options, kv_cache=task["serving"])
+            Assistant(collection, llm=llm, pipeline=task["pipeline"], options=options, kv_cache=False)
         )
         troubles = [str(trouble) for trouble in collection.health()]
         assistant.ask(first)
         started = time.perf_counter()
-        with ThreadPoolExecutor(task["answers"]) as threads:
-            answers = list(threads.map(assistant.ask, others))
+        with ThreadPoolExecutor(max(1, task["clients"])) as threads:
+            answers = list(threads.map(lambda one: assistant.ask(one[0], options=one[1]), asked))
         taken = time.perf_counter() - started
     stats = [answer.stats for answer in answers]
+    firsts = [each.seconds if each.ttft_s is None else each.ttft_s for each in stats]
     return {
-        "seconds": [each.seconds for each in stats],
+        "seconds": [each.seconds for each in stats], "first": firsts,
         "stages": {
             "embed": [each.embed_s for each in stats], "search": [each.search_s for each in stats],
             "rerank": [each.rerank_s for each in stats], "write": [each.generate_s for each in stats],
             "start": [
-                min(each.generate_s, max(0.0, (each.ttft_s or each.seconds) - (each.seconds - each.generate_s)))
-                for each in stats
+                min(each.generate_s, max(0.0, soon - (each.seconds - each.generate_s)))
+                for each, soon in zip(stats, firsts, strict=True)
             ],
         },
         # A question is refused if no round of retrieval keeps a passage. Then no answer is written.
         "written": [not a.rounds or any(found.passages for found in a.rounds) for a in answers],
-        "per_s": len(stats) / taken, "troubles": troubles,
+        "tokens": [each.new_tokens for each in stats], "per_s": len(stats) / taken, "troubles": troubles,
     }  # fmt: skip
 
 
@@ -312,16 +351,17 @@ questions_options = gathered(
     "--answers",
     type=click.IntRange(2, 32),
     multiple=True,
-    help="Also measure so many answers at a time, for `edge plan serve`.",
+    help="Also measure a server with so many answers at a time.",
 )
-@setup_options()
+@setup_options(device=True)
 @json_option
 def profile(questions: Questions, rounds: int, answers: tuple[int, ...], setup: Setup, as_json: bool) -> None:
-    """Measure embedding, search, reranking and writing on this machine, for `edge plan here`.
+    """Measure embedding, search, reranking and writing on this machine, for `edge plan rag --on here`.
 
-    The questions are answered under the memory limit in force, reranked and not, with several numbers of passages.
-    Each is visited in several rounds, in processes of their own. Run it once for each limit that you think of, when
-    nothing else runs. The figures are kept beside the collection, for this machine and these models.
+    The questions are answered under the memory limit in force, reranked and not, with several numbers of passages, and
+    as a server answers them. Each is visited in several rounds, in processes of their own. Run it once for each limit,
+    device and number of threads that you think of, when nothing else runs. The figures are kept beside the collection,
+    for this machine and these models.
     """
     config = setup.config(llm=questions.llm)
     place = locate(questions.collection)
@@ -343,7 +383,7 @@ def profile(questions: Questions, rounds: int, answers: tuple[int, ...], setup: 
     click.echo("\n".join(table(readings)))
     for one in company:
         click.echo(
-            f"{one.answers} answers at a time, {one.generation}: {one.ratio:.2f} of the time for each, "
+            f"{described(one.manner)}: {one.ratio:.2f} of the time for each with {counted(one.clients, 'client')}, "
             f"{format_size(int(one.nbytes))}"
         )
     click.echo(
@@ -353,205 +393,22 @@ def profile(questions: Questions, rounds: int, answers: tuple[int, ...], setup: 
     )
 
 
-def table(readings: Sequence[Reading], best: Reading | None = None) -> Iterator[str]:
-    """A line for each reading, with a star before the best one."""
-    yield (
-        f"  {'limit':>9}{'judged':>8}{'passages':>10}{'answer':>10}{'written':>9}{'peak':>10}   "
-        "embed, search, rerank, write"
-    )
+def described(manner: Manner) -> str:
+    """Such as `4 answers at a time, generation auto, states auto, 1 thread and 3 for the language model`."""
+    text = f"{counted(manner.answers, 'answer')} at a time, generation {manner.generation}, states {manner.states}"
+    if manner.llm_threads:
+        text += f", {counted(manner.threads, 'thread')} and {manner.llm_threads} for the language model"
+    return f"{text}, on {manner.device}" if manner.device else text
+
+
+def table(readings: Sequence[Reading]) -> Iterator[str]:
+    yield f"{'limit':>9}{'judged':>8}{'passages':>10}{'answer':>10}{'written':>9}{'peak':>10}   " + ", ".join(STAGES)
     for p in readings:
         stages = ", ".join(format_duration(getattr(p, name)) for name in STAGES)
         yield (
-            f"{'*' if p is best else ' '} {format_size(p.limit):>9}{p.depth:>8}{p.passages:>10}"
-            f"{format_duration(p.seconds):>10}{p.written:>9.0%}{format_size(int(p.nbytes)):>10}   {stages}"
+            f"{format_size(p.limit):>9}{p.depth:>8}{p.passages:>10}{format_duration(p.seconds):>10}"
+            f"{p.written:>9.0%}{format_size(int(p.nbytes)):>10}   {stages}"
         )
-
-
-@click.command("here")
-@click.option("--within", type=FiniteRange(0, min_open=True), help="Longest time of a written answer, in seconds.")
-@click.option("--memory", help="Most bytes that the process may hold, such as 300MB.")
-@click.option("--llm", metavar="MODEL", help="As it was profiled with.")
-@click.option("--pipeline", type=click.Choice(list(PIPELINES)), default="plain", show_default=True)
-@click.option("--settings", type=OutputFile(), help="Write the chosen settings here, as .edge/config.toml takes them.")
-@collection_option
-@json_option
-def here(
-    within: float | None,
-    memory: str | None,
-    llm: str | None,
-    pipeline: str,
-    settings: Path | None,
-    collection: Path | None,
-    as_json: bool,
-) -> None:
-    """Plan `edge ask` on this machine with the measurements of `edge profile`.
-
-    Of the schedules within --within and --memory, those that judge most passages are preferred, then those that
-    write from most, then the fastest.
-    """
-    config = configure(llm=llm)
-    known = known_profile(config, pipeline, collection)
-    found = unbeaten_choices(known.readings)
-    best = chosen(found, within, None if memory is None else parse_size(memory))
-    if settings is not None:
-        with open_output(settings) as file:
-            file.write(settings_text(best, pipeline, config.llm).encode())
-    if as_json:
-        click.echo(json.dumps({
-            "origin": "predicted", "from": "measured", "conditions": dict(known.conditions),
-            "choices": [row(p) for p in found], "chosen": row(best), "command": command(best, pipeline, config.llm),
-        }))  # fmt: skip
-        return
-    click.echo("\n".join(table(found, best)))
-    taken = of_stages(best)
-    slowest = max(taken, key=lambda name: taken[name])
-    click.echo(
-        f"`{command(best, pipeline, config.llm)}` should take {format_duration(best.seconds)} and hold "
-        f"{format_size(int(best.nbytes))} of {format_size(best.limit)}; most of the time goes into {slowest} "
-        f"({taken[slowest] / best.seconds:.0%})."
-    )
-    if best.written < 1:
-        click.echo(
-            f"{best.written:.0%} of the profiled questions were answered. The others were refused, which takes less "
-            f"time: on average {format_duration(best.mean_seconds)} per question."
-        )
-
-
-def known_profile(config: Config, pipeline: str, collection: Path | None) -> MachineProfile:
-    current = conditions(config, pipeline)
-    known = MachineProfile.load(profile_path(locate(collection), current), current)
-    if not known.readings:
-        raise InputError(
-            "nothing was measured for this collection, pipeline and models on this machine: run "
-            "`edge profile --questions FILE`, once for each memory limit that you think of"
-        )
-    return known
-
-
-def chosen(found: list[Reading], within: float | None, memory: int | None) -> Reading:
-    fitting = [
-        p for p in found
-        if (within is None or p.seconds <= within) and (memory is None or p.limit <= memory)
-    ]  # fmt: skip
-    if not fitting:
-        fastest, smallest = min(p.seconds for p in found), min(p.limit for p in found)
-        raise InputError(
-            f"no measured choice fits: the fastest answer takes {format_duration(fastest)}, and the smallest limit "
-            f"that was measured is {format_size(smallest, up=True)}"
-        )
-    return min(fitting, key=lambda p: (-p.depth, -p.passages, p.seconds, p.limit))
-
-
-def command(p: Reading, pipeline: str, llm: str) -> str:
-    model = f" --llm {llm}" if llm else ""
-    rerank = "" if p.depth else " --no-rerank"
-    chosen = "" if pipeline == "plain" else f" --pipeline {pipeline}"
-    return f"edge ask --memory {p.limit} -n {p.passages}{rerank}{chosen}{model}"
-
-
-def settings_text(p: Reading, pipeline: str, llm: str) -> str:
-    """A comment gives the whole command, since some options have no setting."""
-    return f"# {command(p, pipeline, llm)}\nmemory = {p.limit}\n"
-
-
-def of_stages(p: Reading) -> dict[str, float]:
-    return {name: getattr(p, name) for name in (*STAGES, "other")}
-
-
-def row(p: Reading) -> dict[str, Any]:
-    return {
-        "memory": p.limit, "depth": p.depth, "passages": p.passages, "seconds": p.seconds, "written": p.written,
-        "mean_seconds": p.mean_seconds, "nbytes": p.nbytes, "stages": of_stages(p),
-    }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class ServerPlan:
-    """A server's limit in bytes, answers at a time and their kind (see `edge.config.Config`), passages and reranking of
-    questions that do not say, and the generator (empty for the best sentences)."""
-
-    memory: int
-    answers: int
-    generation: str
-    passages: int
-    rerank: bool
-    llm: str
-
-    @classmethod
-    def of(cls, serving: Serving, llm: str) -> ServerPlan:
-        p, company = serving.reading, serving.company
-        llm = str(Path(llm).absolute()) if llm and Path(llm).is_file() else llm
-        return cls(p.limit, company.answers, company.generation, p.passages, p.depth > 0, llm)
-
-    @classmethod
-    def read(cls, path: Path) -> ServerPlan:
-        try:
-            values = json.loads(read_small(path))
-            kinds = {"memory": int, "answers": int, "generation": str, "passages": int, "rerank": bool, "llm": str}
-            right = all(type(values["serve"][name]) is kind for name, kind in kinds.items())
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, RecursionError):
-            right = False
-        if not right:
-            raise InputError(f"{path} is no plan of `edge plan serve`")
-        return cls(**{one.name: values["serve"][one.name] for one in fields(cls)})
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return {"passages": self.passages, "rerank": self.rerank}
-
-
-@click.command("serve")
-@click.option("--rate", type=FiniteRange(0, min_open=True), required=True, help="Questions a second, on average.")
-@click.option(
-    "--within", type=FiniteRange(0, min_open=True), required=True, help="Seconds to the first text, on average."
-)
-@click.option("--memory", help="Most bytes that the server may hold, such as 600MB.")
-@click.option("--llm", metavar="MODEL", help="As it was profiled with.")
-@click.option("--output", "-o", type=OutputFile(), help="Write the plan here, for `edge serve --plan`.")
-@collection_option
-@json_option
-def serve(
-    rate: float,
-    within: float,
-    memory: str | None,
-    llm: str | None,
-    output: Path | None,
-    collection: Path | None,
-    as_json: bool,
-) -> None:
-    """Plan `edge serve` on this machine with the measurements of `edge profile --answers`.
-
-    Of the schedules that keep up with --rate and show the first text --within so many seconds, those that judge most
-    passages are preferred, then those that write from most, then exact answers, then the earliest first text.
-    """
-    config = configure(llm=llm)
-    found = servings(known_profile(config, "plain", collection), rate)
-    best = best_serving(found, within, None if memory is None else parse_size(memory))
-    plan = ServerPlan.of(best, config.llm)
-    row = {
-        "serve": {one.name: getattr(plan, one.name) for one in fields(plan)},
-        "predicted": {
-            "rate": rate, "busy": best.busy, "first_s": best.first, "seconds": best.seconds, "nbytes": best.nbytes,
-        },
-    }  # fmt: skip
-    if output is not None:
-        with open_output(output) as file:
-            file.write((json.dumps(row, indent=1) + "\n").encode())
-    if as_json:
-        click.echo(json.dumps(row))
-        return
-    judged = f"the best {best.reading.depth} judged" if plan.rerank else "not reranked"
-    click.echo(
-        f"{format_size(plan.memory)}, {counted(plan.answers, 'answer')} at a time ({plan.generation}), "
-        f"{counted(plan.passages, 'passage')} ({judged})"
-    )
-    click.echo(
-        f"At {rate:g} questions a second the first text should come after {format_duration(best.first)} and the whole "
-        f"answer after {format_duration(best.seconds)}, on average. The server is at work for {best.busy:.0%} of the "
-        f"time, and holds {format_size(int(best.nbytes))}."
-    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""`edge plan rag`: finds the Pareto-optimal schedules of a pipeline, such as one of the assistant's."""
+"""`edge plan rag`: finds the Pareto-optimal schedules of a pipeline, such as one of the assistant's, on accelerators or
+on this machine."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from edge.apps.assistant.pipelines import INTERVAL
-from edge.apps.options import FiniteRange, json_option
+from edge.apps.options import FiniteRange, OutputFile, collection_option, gathered, json_option
 from edge.apps.verbs.requests import AskOptions
 from edge.config import format_duration, format_size, parse_size
 from edge.errors import InputError
@@ -100,16 +101,39 @@ _ROWS = 12
 
 _STAGES = 6
 
+HERE = "here"
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A plan for this machine: questions a second (None: as many as it can answer), the collection and the generator
+    that were profiled, and the file of the plan."""
+
+    rate: float | None
+    llm: str | None
+    output: Path | None
+    collection: Path | None
+
+
+here_options = gathered(
+    "here",
+    Here,
+    click.option("--rate", type=FiniteRange(0, min_open=True), help="Questions a second, on average (--on here)."),
+    click.option("--llm", metavar="MODEL", help="As it was profiled with (--on here)."),
+    click.option("--output", "-o", type=OutputFile(), help="Write the plan here, for `edge serve --plan` (--on here)."),
+    collection_option,
+)
+
 
 @click.command("rag")
 @click.argument("schema", metavar="SCHEMA")
 @click.option(
     "--on",
     "device",
-    type=click.Choice(list(ACCELERATORS)),
+    type=click.Choice([*ACCELERATORS, HERE]),
     default="xpu-c",
     show_default=True,
-    help="Accelerator, by its published constants.",
+    help="Accelerator, by its published constants, or this machine, by the measurements of `edge profile`.",
 )
 @click.option(
     "--accelerators", type=click.IntRange(1, 4096), default=128, show_default=True, help="The most that may be used."
@@ -127,20 +151,40 @@ _STAGES = 6
     type=FiniteRange(0, min_open=True),
     help="The longest time to the first token of the chosen schedule, in seconds.",
 )
+@here_options
 @json_option
 def rag(
-    schema: str, device: str, accelerators: int, memory: str | None, goal: str, ttft: float | None, as_json: bool
+    schema: str,
+    device: str,
+    accelerators: int,
+    memory: str | None,
+    goal: str,
+    ttft: float | None,
+    here: Here,
+    as_json: bool,
 ) -> None:
     """Plan the pipeline SCHEMA: which stages share devices, how many devices there are, and the sizes of batches.
 
     SCHEMA is a pipeline of `edge ask` (plain, hyde, ...), or a JSON file with the fields of a schema (- reads stdin).
+    With `--on here` the answers at a time, the reuse of documents' states and the split of cores are chosen for a
+    server, beside one without a plan.
     """
+    most = None if memory is None else parse_size(memory)
+    if device == HERE:
+        from edge.apps.plan.here import plan_here
+
+        if schema not in PIPELINE_SCHEMAS:
+            raise InputError(f"{schema!r} was not profiled: with --on here the schema is a pipeline of `edge ask`")
+        plan_here(schema, here, goal, ttft, most, as_json=as_json)
+        return
+    if here != Here(None, None, None, None):
+        raise InputError("--rate, --llm, --output and --collection are for plans with --on here")
     described = read_schema(schema)
     tables = grid(described, device, accelerators)
     hardware = ACCELERATORS[device]
     problem = Problem(
         described, tables, cluster_placements(described), accelerators, hardware.memory,
-        memory=None if memory is None else parse_size(memory),
+        memory=most,
     )  # fmt: skip
     found = plans(problem)
     best = choose(found, goal, ttft)

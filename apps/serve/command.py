@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ _OPTIONS = several(
     click.option("--search-within", type=FiniteRange(0), metavar="SECONDS",
                  help="Hold as many lists of vectors in memory as 90 % of the searches need to end within this time."),
     click.option("--plan", type=click.Path(dir_okay=False, path_type=Path),
-                 help="Run this plan of `edge plan serve`. Other options go before it."),
+                 help="Run this plan of `edge plan rag --on here`. Other options go before it."),
     click.option("--no-port", is_flag=True,
                  help="Open no address: answer only your own commands, about any collection, over a socket that only "
                  "you can open."),
@@ -104,11 +104,16 @@ def serve(context: click.Context, /, what: str | None, setup: Setup, **given: An
     flags = {name: given[name] for name in ("llm", "answers", "generation", "states", "search_within")}
     planned = None
     if given["plan"] is not None:
-        from edge.apps.plan.profile import ServerPlan
+        from edge.apps.plan.here import ServerPlan
 
         planned = ServerPlan.read(given["plan"])
-        flags = {name: getattr(planned, name, None) if value is None else value for name, value in flags.items()}
-        setup = replace(setup, memory=setup.memory or str(planned.memory))
+        own = asdict(planned.manner) | {"llm": planned.llm}
+        flags = {name: own.get(name) if value is None else value for name, value in flags.items()}
+        flags["llm_threads"] = None if setup.threads is not None else own["llm_threads"]
+        setup = replace(
+            setup, memory=setup.memory or str(planned.memory), device=own["device"],
+            threads=own["threads"] if setup.threads is None else setup.threads,
+        )  # fmt: skip
     config = setup.config(**flags, reranker=given["reranker"], embedder=given["embedder"])
     host, private = given["host"], given["no_port"]
     outside = not is_loopback(host)

@@ -48,7 +48,7 @@ def open_generator(
         budget,
         cache=config.scratch_path,
         context=config.context,
-        threads=config.threads,
+        threads=config.llm_threads or config.threads,
         answers=config.answers,
         shared=None if serving and config.generation == "auto" else config.generation == "shared",
         gpu_layers=GpuLayers(config.gpu_layers, config.opened_device),

@@ -98,7 +98,7 @@ def test_every_setting_can_come_from_every_source(files: tuple[Path, Path]) -> N
         "memory": ("123MB", 123 * 10**6), "threads": ("5", 5), "reranker": ("r", "r"), "embedder": ("e", "e"),
         "llm": ("l", "l"), "llm_key": ("k", "k"), "llm_remote": ("true", True), "context": ("512", 512),
         "answers": ("3", 3), "generation": ("shared", "shared"), "states": ("anywhere", "anywhere"),
-        "gpu_layers": ("9", "9"),
+        "gpu_layers": ("9", "9"), "llm_threads": ("1", 1),
         "runtime": ("numpy", "numpy"), "device": ("cpu", "cpu"), "device_memory": ("2GB", "2GB"),
         "mode": ("top-k", "top-k"), "threshold": ("0.5", "0.5"), "models_dir": ("m", "m"), "scratch_dir": ("s", "s"),
         "search_within": ("0.25", 0.25), "server": ("false", False),

@@ -1,9 +1,11 @@
-"""`edge profile` and `edge plan here` over a small collection with tiny random models."""
+"""`edge profile` and `edge plan rag --on here` over a small collection with tiny random models."""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ import pytest
 from naive.program import output_of, settings_of, write_tiny_models
 
 from edge.apps.cli import edge
-from edge.apps.plan.profile import STAGES, ServerPlan, Setting, Visit, reading, visited
+from edge.apps.plan.here import Row, ServerPlan, best
+from edge.apps.plan.profile import STAGES, Setting, Visit, manners, reading, visited
 from edge.config import Config
-from edge.errors import CapabilityError, EdgeError
+from edge.errors import EdgeError
+from edge.planner.measured import BUSIEST, Company, MachineProfile, Manner, Reading
 
 SERVER = find_spec("starlette") is not None
 """Whether the server's libraries are there."""
@@ -41,8 +45,7 @@ def measured(first_home: Path) -> dict[str, Any]:
     """The profile of the collection, which several processes measure."""
     with pytest.MonkeyPatch.context() as patch:
         enter(first_home, patch)
-        return shown("profile", "-c", "store", "--questions", "questions.txt", "--memory", "9GB", "--rounds", "1",
-                     *(("--answers", "2") if SERVER else ()))  # fmt: skip
+        return shown("profile", "-c", "store", "--questions", "questions.txt", "--memory", "9GB", "--rounds", "1")
 
 
 @pytest.fixture
@@ -67,72 +70,113 @@ def shown(*arguments: str) -> dict[str, Any]:
     return result
 
 
+def planned(*arguments: str) -> dict[str, Any]:
+    return shown("plan", "rag", "plain", "--on", "here", "-c", "store", *arguments)
+
+
 def test_what_was_not_profiled_cannot_be_planned(home: Path) -> None:
     run("index", "documents", "-c", "other")
     with pytest.raises(EdgeError, match="run `edge profile"):
-        run("plan", "here", "-c", "other")
+        run("plan", "rag", "plain", "--on", "here", "-c", "other")
+    with pytest.raises(EdgeError, match="was not profiled"):
+        run("plan", "rag", "mine.json", "--on", "here")
+    with pytest.raises(EdgeError, match="with --on here"):
+        run("plan", "rag", "plain", "--rate", "1")
 
 
-def test_what_was_profiled_is_planned_and_the_settings_are_taken(home: Path, measured: dict[str, Any]) -> None:
+def test_what_was_profiled_is_planned_and_written_for_a_server(home: Path, measured: dict[str, Any]) -> None:
+    usual = asdict(Manner.of(Config.load()))
     assert measured["origin"] == "measured"
-    assert [(one["answers"], one["generation"]) for one in measured["company"]] == [
-        (1, "exact"), (2, "exact"), (2, "shared"),
-    ] * SERVER  # fmt: skip
+    assert [one["manner"] for one in measured["company"]] == [usual] * SERVER, "no language model: nothing to choose"
     assert all(one["ratio"] > 0 < one["nbytes"] <= 2e9 for one in measured["company"])
-    assert {row["depth"] for row in measured["readings"]} == {0, 30}
+    assert [(row["depth"], row["passages"]) for row in measured["readings"]] == [(0, 2), (0, 6), (30, 2), (30, 6)]
     assert all(row["search"] > 0 and 0 < row["nbytes"] <= 2e9 for row in measured["readings"])
     assert all((row["rerank"] > 0) == (row["depth"] > 0) for row in measured["readings"])
 
-    plan = shown("plan", "here", "-c", "store", "--settings", "config.toml")
-    assert plan["chosen"] in plan["choices"]
-    assert plan["chosen"]["depth"] == max(choice["depth"] for choice in plan["choices"])
-    settings = home / "config.toml"
-    assert Config.load(project=settings, environment={}).memory == 9_000_000_000
-    assert plan["command"] in settings.read_text()
-    words = plan["command"].split()[1:]
-    assert run(*words, "-c", "store", "when does the river flood")
-
-    text = run("plan", "here", "-c", "store")
-    assert plan["command"] in text
+    plan = planned("-o", "plan.json")
+    assert plan["chosen"] in plan["plans"]
+    assert (plan["chosen"]["depth"], plan["chosen"]["passages"]) == (30, 6)
+    assert plan["naive"] == (plan["chosen"] if SERVER else None)
+    text = run("plan", "rag", "plain", "--on", "here", "-c", "store")
+    assert plan["sentence"] in text
     assert sum(line.startswith("*") for line in text.splitlines()) == 1
-    quick = shown("plan", "here", "-c", "store", "--within", str(min(c["seconds"] for c in plan["choices"])))
-    assert quick["chosen"]["seconds"] == min(c["seconds"] for c in plan["choices"])
-    for arguments in (("--within", "1e-9"), ("--memory", "10MB")):
-        with pytest.raises(EdgeError, match="no measured choice fits"):
-            run("plan", "here", "-c", "store", *arguments)
+    quick = planned("--ttft", str(min(one["first_s"] for one in plan["plans"])))
+    assert quick["chosen"]["first_s"] == min(one["first_s"] for one in plan["plans"])
+    for arguments, reason in {("--ttft", "1e-9"): "comes after", ("--memory", "10MB"): "smallest limit"}.items():
+        with pytest.raises(EdgeError, match=reason):
+            planned(*arguments)
 
-
-def test_a_server_without_its_libraries_is_refused_before_anything_is_measured(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("edge.apps.serve.limits.LIBRARIES", ("no_such_library",))
-    monkeypatch.setattr("edge.apps.bench.worker.run_worker", None)
-    with pytest.raises(CapabilityError, match=r"edge-rag\[serve\]"):
-        run("profile", "-c", "store", "--questions", "questions.txt", "--answers", "2")
-
-
-@pytest.mark.skipif(not SERVER, reason="needs Starlette")
-def test_a_server_is_planned_for_a_rate_and_runs_the_plan(home: Path, measured: dict[str, Any]) -> None:
-    with pytest.raises(EdgeError, match="no measured schedule keeps up"):
-        run("plan", "serve", "-c", "store", "--rate", "1e6", "--within", "9")
-    with pytest.raises(EdgeError, match="comes after"):
-        run("plan", "serve", "-c", "store", "--rate", "1e-3", "--within", "1e-9")
-    planned = shown("plan", "serve", "-c", "store", "--rate", "1e-3", "--within", "60", "-o", "plan.json")
-    deepest = max(row["depth"] for row in measured["readings"])
-    assert planned["serve"].pop("answers") in (1, 2)
-    assert planned["serve"] == {
-        "memory": 9_000_000_000, "generation": "exact", "passages": 8, "rerank": deepest > 0, "llm": "",
-    }  # fmt: skip
-    assert json.loads((home / "plan.json").read_text())["serve"].items() > planned["serve"].items()
-    assert "At 0.001 questions a second" in run("plan", "serve", "-c", "store", "--rate", "1e-3", "--within", "60")
-    plan = ServerPlan.read(home / "plan.json")
-    assert plan.options == {"passages": 8, "rerank": True}
-    for text in ("{", "[]", '{"serve": 3}', json.dumps({"serve": planned["serve"]})):
-        (home / "other.json").write_text(text)
+    written = ServerPlan.read(home / "plan.json")
+    assert json.loads((home / "plan.json").read_text())["serve"] == plan["serve"]
+    assert (written.memory, written.options) == (9_000_000_000, {"passages": 6, "rerank": True})
+    for wrong in ("{", "[]", '{"serve": 3}', json.dumps({"serve": plan["serve"] | {"manner": {"answers": 1}}})):
+        (home / "other.json").write_text(wrong)
         with pytest.raises(EdgeError, match="is no plan"):
             ServerPlan.read(home / "other.json")
     with pytest.raises(EdgeError, match="cannot be read"):
         ServerPlan.read(home / "none.json")
+
+
+def test_a_server_is_planned_for_a_rate(home: Path, measured: dict[str, Any]) -> None:
+    with pytest.raises(EdgeError, match="no measured schedule keeps up"):
+        planned("--rate", "1e6")
+    with pytest.raises(EdgeError, match="comes after"):
+        planned("--rate", "1e-3", "--ttft", "1e-9")
+    assert "at 0.001 questions a second" in planned("--rate", "1e-3", "--ttft", "60")["sentence"]
+
+
+def test_without_a_servers_libraries_answers_alone_are_measured(
+    home: Path, measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.apps.serve.limits.LIBRARIES", ("no_such_library",))
+    monkeypatch.setenv("EDGE_THREADS", "2")
+    found = shown("profile", "-c", "store", "--questions", "questions.txt", "--memory", "8GB", "--rounds", "1")
+    assert found["company"] == []
+    limits = {(one["memory"], one["manner"]["answers"]) for one in planned()["plans"]}
+    assert (8_000_000_000, 1) in limits
+    assert 9_000_000_000 in {memory for memory, _ in limits}, "profiles of other numbers of threads count, too"
+
+
+def test_a_server_without_a_plan_is_one_of_the_manners_that_are_measured() -> None:
+    config = Config(llm="model.gguf", threads=4)
+    usual, *others = manners(config, [8])
+    assert usual == Manner.of(config)
+    assert {(one.answers, one.generation, one.states) for one in others} == {
+        (8, "auto", "auto"), (1, "exact", "exact"), (1, "exact", "anywhere"), (4, "auto", "auto"),
+    }  # fmt: skip
+    assert [(one.threads, one.llm_threads) for one in others if one.llm_threads] == [(1, 3)]
+    assert len(manners(Config(llm="model.gguf", threads=1), [])) == 3
+    assert manners(Config(llm="http://127.0.0.1:1"), [8]) == [Manner.of(Config())]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_plan_is_worse_than_a_server_without_one(seed: int) -> None:
+    """Every choice is tried: nothing that is soon enough, fits and gives as much has a higher rate."""
+    draw = random.Random(seed)
+    config = Config(llm="model.gguf", threads=2)
+    readings = [
+        Reading(limit, depth, passages, 20, draw.uniform(0.5, 1), 0.01, 0.02, depth / 100, draw.uniform(1, 3), 0.5, 0.0,
+                1e8, draw.uniform(0.1, 1), 30)
+        for limit in (300, 600) for depth in (0, 30) for passages in (2, 4)
+    ]  # fmt: skip
+    company = [
+        Company(limit, manner, 4, draw.uniform(0.5, 1.1), draw.uniform(1, 4), 1e8)
+        for limit in (300, 600) for manner in manners(config, [])
+    ]  # fmt: skip
+    rate, within = draw.choice([None, 0.3]), draw.choice([None, 4.0])
+    rows = [Row.of(one, "plain", rate) for one in MachineProfile({}, readings, company).servings()]
+    soon = [row for row in rows if row.outcome.ttft <= (within or 1e9)]
+    if not soon:
+        with pytest.raises(EdgeError, match=r"comes after|keeps up"):
+            best(rows, "throughput", within, None)
+        return
+    chosen = best(rows, "throughput", within, None)
+    assert chosen.quality == max(row.quality for row in soon)
+    alike = [row for row in soon if row.quality == chosen.quality]
+    assert chosen.outcome.throughput == max(row.outcome.throughput for row in alike)
+    assert all(row.queue is None or row.queue.busy <= BUSIEST for row in soon)
+    first = best(rows, "ttft", within, None)
+    assert first.outcome.ttft == min(row.outcome.ttft for row in alike)
 
 
 @pytest.mark.parametrize(("text", "reason"), [(b"one\n", "at least 2"), (b"\xff\xfe", "not valid UTF-8")])
@@ -151,7 +195,10 @@ def visit(*seconds: float, search: float = 0.0, nbytes: int = 100) -> Visit:
 
 
 def report(seconds: Sequence[float], stages: dict[str, list[float]], written: list[bool], nbytes: int = 100) -> Visit:
-    return {"seconds": seconds, "stages": stages, "written": written, "per_s": 1.0, "peak_resident": nbytes}
+    return {
+        "seconds": seconds, "first": seconds, "stages": stages, "tokens": [9] * len(seconds), "written": written,
+        "per_s": 1.0, "peak_resident": nbytes,
+    }  # fmt: skip
 
 
 def test_a_disturbed_answer_does_not_count() -> None:
@@ -184,7 +231,7 @@ def test_schedules_are_visited_in_turns_and_in_alternating_order(monkeypatch: py
         stages = {name: [0.1] for name in (*STAGES, "start")}
         return {
             "seconds": [1.0], "stages": stages, "written": [True], "per_s": 1.0, "peak_resident": len(tasks),
-            "troubles": [],
+            "first": [1.0], "tokens": [9], "troubles": [],
         }  # fmt: skip
 
     monkeypatch.setattr("edge.apps.bench.worker.run_worker", measured)

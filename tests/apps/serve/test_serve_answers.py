@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from making.random_gguf import RandomModel, words
 
-from edge.apps.plan.profile import ServerPlan
+from edge.apps.plan.here import ServerPlan
+from edge.planner.measured import Manner
 from tests.apps.serve.conftest import Running
 
 httpx = pytest.importorskip("httpx")
@@ -71,7 +72,7 @@ def test_clients_at_once_get_the_answers_that_they_get_alone(
 
 
 def test_a_server_runs_a_plan(start_server: Callable[..., Running], tmp_path: Path) -> None:
-    plan = ServerPlan(700_000_000, 2, "shared", 1, False, "extractive")
+    plan = ServerPlan(700_000_000, 1, False, "extractive", Manner(2, "shared", "exact", 1, 1))
     (tmp_path / "plan.json").write_text(json.dumps({"serve": asdict(plan)}))
     running = start_server("--plan", str(tmp_path / "plan.json"), runtime=tmp_path / "run")
     with running.client() as client:

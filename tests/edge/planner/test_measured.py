@@ -8,16 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge.errors import InputError
-from edge.planner.measured import (
-    BUSIEST,
-    Company,
-    MachineProfile,
-    Reading,
-    Serving,
-    best_serving,
-    servings,
-    unbeaten_choices,
-)
+from edge.planner.measured import Company, MachineProfile, Manner, Queue, Reading, Serving
 
 CONDITIONS = {"machine": "a", "reranker": "b"}
 
@@ -29,9 +20,16 @@ def reading(
     return Reading(limit, depth, passages, 20, written, 0.01, 0.02, rerank, write, draft, 0.005, nbytes)
 
 
+def company(
+    answers: int, *, limit: int = 300, clients: int = 1, ratio: float = 1.0, delay: float = 1.0, llm_threads: int = 0
+) -> Company:
+    manner = Manner(answers, "shared", "anywhere", llm_threads=llm_threads)
+    return Company(limit, manner, clients, ratio, delay, 1e8)
+
+
 def profile() -> MachineProfile:
     readings = [reading(0), reading(0, 8, write=0.3), reading(30, rerank=0.4, nbytes=1.9e8)]
-    return MachineProfile(CONDITIONS, readings)
+    return MachineProfile(CONDITIONS, readings, [company(4, clients=8, ratio=0.6)])
 
 
 def test_a_profile_survives_being_kept(tmp_path: Path) -> None:
@@ -45,12 +43,21 @@ def test_a_profile_survives_being_kept(tmp_path: Path) -> None:
 
 def test_a_limit_that_is_measured_again_takes_the_place_of_what_was_known() -> None:
     """Each limit keeps its own numbers of answers."""
-    again = known()
-    again.measured([reading(0, limit=200)], [Company(200, 2, "exact", 1.0, 1e8)])
-    again.measured([reading(9)], [Company(300, 8, "exact", 1.0, 1e8)])
+    again = profile()
+    again.measured([reading(0, limit=200)], [company(2, limit=200)])
+    again.measured([reading(9)], [company(8)])
     assert [(p.limit, p.depth) for p in again.readings] == [(200, 0), (300, 9)]
     assert again.limits == [200, 300]
-    assert {(one.reading.limit, one.company.answers) for one in servings(again, 1e-9)} == {(200, 2), (300, 8)}
+    assert {(one.reading.limit, one.company.manner.answers) for one in again.servings()} == {(200, 2), (300, 8)}
+
+
+def test_profiles_of_other_devices_are_found_beside_those_of_other_machines(tmp_path: Path) -> None:
+    for number, changed in enumerate(({}, {"device": "cuda"}, {"machine": "b"}, {"threads": "1"})):
+        MachineProfile({**CONDITIONS, "device": "", **changed}, [reading(0)]).save(tmp_path / f"profile-{number}.json")
+    (tmp_path / "profile-9.json").write_bytes(b"{}")
+    paths = sorted(tmp_path.glob("profile-*.json"))
+    found = MachineProfile.alike(paths, {**CONDITIONS, "device": ""}, ("device",))
+    assert [one.conditions["device"] for one in found] == ["", "cuda"]
 
 
 def test_a_damaged_profile_is_measured_anew(tmp_path: Path) -> None:
@@ -73,15 +80,6 @@ def test_the_mean_time_counts_refused_questions_without_an_answer() -> None:
     found = reading(10, rerank=0.1, write=2.0, written=0.6, draft=0.5)
     assert found.seconds == pytest.approx(0.01 + 0.02 + 0.1 + 2.0 + 0.005)
     assert found.mean_seconds == pytest.approx(0.135 + 0.6 * 2 + 0.4 * 0.5)
-
-
-def test_choices_that_another_one_beats_are_left_out() -> None:
-    def choice(limit: int, depth: int, seconds: float, nbytes: float) -> Reading:
-        return reading(depth, limit=limit, rerank=seconds, nbytes=nbytes)
-
-    slow, small, deep = choice(1, 10, 2.0, 50), choice(2, 10, 1.5, 40), choice(3, 30, 3.0, 60)
-    assert unbeaten_choices([slow, small, deep]) == [small, deep]
-    assert unbeaten_choices([]) == []
 
 
 def simulated(rate: float, answers: int, first: float, rest: float, requests: int = 20_000) -> float:
@@ -122,45 +120,54 @@ def timed(*, write: float, start: float, search: float = 0.0) -> Reading:
 @pytest.mark.parametrize("answers", [1, 2, 8])
 @pytest.mark.parametrize(("rate", "start"), [(0.3, 0.5), (0.6, 0.2), (0.6, 0.9), (0.8, 0.5)])
 def test_the_first_text_comes_as_in_a_queue_of_prompts(answers: int, rate: float, start: float) -> None:
-    serving = Serving(timed(write=1.0, start=start), Company(300, answers, "exact", 1.0, 0.0), rate)
-    assert serving.first == pytest.approx(simulated(rate, answers, start, 1 - start), rel=0.12)
+    queue = Queue(Serving(timed(write=1.0, start=start), company(answers)), rate)
+    assert queue.first == pytest.approx(simulated(rate, answers, start, 1 - start), rel=0.12)
 
 
 def test_the_wait_of_equal_answers_in_turn_is_that_of_a_queue_of_equal_jobs() -> None:
-    serving = Serving(timed(search=0.2, write=0.8, start=0.3), Company(300, 1, "exact", 1.0, 0.0), 0.5)
-    assert serving.busy == pytest.approx(0.5)
-    assert serving.wait == pytest.approx(0.5 / (2 * (1 - 0.5)))
-    assert serving.first == pytest.approx(0.5 + 0.5)
+    queue = Queue(Serving(timed(search=0.2, write=0.8, start=0.3), company(1)), 0.5)
+    assert queue.busy == pytest.approx(0.5)
+    assert queue.wait == pytest.approx(0.5 / (2 * (1 - 0.5)))
+    assert queue.first == pytest.approx(0.5 + 0.5)
+    assert queue.seconds == pytest.approx(0.5 + 1.0)
 
 
-def known() -> MachineProfile:
-    readings = [
-        Reading(300, depth, passages, 20, 1.0, 0.01, 0.02, depth / 100, passages / 10, 0.0, 0.0, 1e8, passages / 20)
-        for depth in (0, 30)
-        for passages in (2, 8)
-    ]
-    kinds = [(1, "exact", 1.0, 2e8), (4, "exact", 1.0, 2e8), (4, "shared", 0.6, 1.5e8)]
-    return MachineProfile({"machine": "a"}, readings, [Company(300, *kind) for kind in kinds])
+def endless(groups: list[list[float]], clients: int, requests: int = 5_000) -> float:
+    """Seconds for each answer of a machine whose parts take requests in turn, each stage by stage, if so many clients
+    ask again as soon as they have an answer."""
+    free, ready = [0.0] * len(groups), [0.0] * clients
+    for _ in range(requests):
+        client = min(range(clients), key=ready.__getitem__)
+        for part, stages in enumerate(groups):
+            free[part] = ready[client] = max(free[part], ready[client]) + sum(stages)
+    return max(ready) / requests
 
 
-def test_the_deepest_schedule_that_keeps_up_is_chosen() -> None:
-    def chosen(rate: float, within: float = 1e9) -> tuple[int, int, int, str]:
-        found = servings(known(), rate)
-        assert all(one.busy <= BUSIEST for one in found)
-        best = best_serving(found, within, None)
-        return best.reading.depth, best.reading.passages, best.company.answers, best.company.generation
+@pytest.mark.parametrize(("answers", "clients"), [(1, 1), (1, 4), (4, 4), (4, 8)])
+@pytest.mark.parametrize(("llm_threads", "ratio"), [(0, 1.0), (0, 0.6), (1, 1.0)])
+def test_the_rate_of_an_endless_load_is_that_of_a_long_run(
+    answers: int, clients: int, llm_threads: int, ratio: float
+) -> None:
+    """With parts of their own, retrieval and writing work at the same time if there are two clients."""
+    read = timed(search=0.4, write=1.6, start=0.9)
+    one = company(answers, clients=clients, ratio=ratio, delay=1.2, llm_threads=llm_threads)
+    plan = Serving(read, one).plan("plain")
+    parts = [[0.4], [1.6]] if llm_threads else [[0.4, 1.6]]
+    # Where there are parts, the measured `ratio` to single answers is of the slower one.
+    scale = ratio * (2.0 / 1.6 if llm_threads else 1.0)
+    long = endless([[scale * seconds for seconds in part] for part in parts], max(clients, 2))
+    assert plan.outcome.interval == pytest.approx(long, rel=0.01)
+    assert plan.outcome.interval == pytest.approx(ratio * 2.0), "as measured"
+    assert plan.outcome.ttft == pytest.approx(1.2 * (0.4 + 0.9))
+    assert plan.outcome.nbytes == 1e8
 
-    assert chosen(0.1) == (30, 8, 4, "exact"), "the earlier first text"
-    assert chosen(1.0) == (30, 8, 4, "shared"), "only shared answers keep up"
-    assert chosen(2.0)[:2] == (30, 2)
-    assert chosen(4.0)[:2] == (0, 2)
-    assert chosen(0.1, within=0.35)[:2] == (30, 2)
-    assert chosen(0.1, within=0.2)[0] == 0
-    with pytest.raises(InputError, match="no measured schedule keeps up"):
-        chosen(10.0)
-    with pytest.raises(InputError, match=r"comes after 0\.\d\d s"):
-        chosen(0.1, within=0.01)
-    with pytest.raises(InputError, match="more memory"):
-        best_serving(servings(known(), 0.1), 9.0, 299)
-    with pytest.raises(InputError, match="--answers"):
-        servings(MachineProfile({}, known().readings), 0.1)
+
+def test_refused_questions_are_part_of_the_rate() -> None:
+    found = Serving(reading(30, rerank=0.1, write=2.0, written=0.6, draft=0.5), company(2))
+    assert found.plan("plain").outcome.interval == pytest.approx(found.reading.mean_seconds)
+
+
+def test_without_a_server_single_answers_are_planned() -> None:
+    alone = MachineProfile(CONDITIONS, [reading(30, rerank=0.4)]).servings()
+    assert [one.company.manner.answers for one in alone] == [1]
+    assert alone[0].plan("plain").outcome.throughput == pytest.approx(1 / alone[0].reading.mean_seconds)
