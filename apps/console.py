@@ -132,6 +132,11 @@ def modelled(counters: Mapping[str, float]) -> dict[str, dict[str, float]]:
     return {"modelled": {name: counters[f"modelled.{name}"] for name in _MODELLED}}
 
 
+def cut_lists(count: int) -> str:
+    """The end of a line about an index: the lists that a deadline left no time for."""
+    return f"; {counted(count, 'list')} left out for the deadline" if count else ""
+
+
 def modelled_line(queries: float, seconds: float, joules: float) -> str:
     return (
         f"modelled {counted(round(queries), 'request')} of a query would take the accelerator {seconds * 1e3:.3g} ms "

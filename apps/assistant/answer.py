@@ -10,7 +10,7 @@ from edge.apps.assistant.citations import Citation, own_marks
 from edge.apps.assistant.grounding import Unsupported
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import from_here
-from edge.apps.console import modelled_line
+from edge.apps.console import cut_lists, modelled_line
 from edge.config import counted, format_size
 from edge.ivf.base import IndexOptions
 
@@ -57,6 +57,7 @@ class AnswerStats:
             was required; None without reranking.
         lists_probed, lists_ready, bytes_read: parts of IVF lists that were searched, the ones among them that were in
             memory or being read when the search began, and the bytes that searches had to read.
+        lists_cut: lists of a query that its search's deadline left no time for.
         lists_ahead: parts of lists that lookahead fetched.
         modelled_queries, modelled_s, modelled_joules: searches in which a modelled device took part, and the time and
             energy that the model gives for them. The other figures include neither.
@@ -88,6 +89,7 @@ class AnswerStats:
     min_relevance: float | None = None
     lists_probed: int = 0
     lists_ready: int = 0
+    lists_cut: int = 0
     bytes_read: int = 0
     lists_ahead: int = 0
     modelled_queries: int = 0
@@ -112,6 +114,7 @@ _COUNTERS = {
     "queries": "assistant.queries", "prompt_tokens": "assistant.prompt_tokens",
     "cached_tokens": "assistant.cached_tokens", "new_tokens": "assistant.new_tokens", "dropped": "assistant.dropped",
     "bytes_read": "index.bytes_read", "lists_ready": "index.hits", "lists_ahead": "lists.ahead",
+    "lists_cut": "index.lists_cut",
     "modelled_queries": "modelled.queries", "modelled_s": "modelled.seconds", "modelled_joules": "modelled.joules",
     "stall_s": "disk.stall_s", "hidden_s": "disk.hidden_s",
 }  # fmt: skip
@@ -219,6 +222,7 @@ def figures(stats: AnswerStats) -> Iterator[str]:
         yield (
             f"index    {stats.lists_ready / stats.lists_probed:.0%} of {stats.lists_probed} probed lists were in "
             f"memory; {stats.lists_ahead} fetched ahead, {format_size(stats.bytes_read)} read by searches"
+            f"{cut_lists(stats.lists_cut)}"
         )
     else:
         yield f"index    no lists, and none to fetch ahead: up to {IndexOptions().flat_limit:,} vectors are compared"

@@ -271,7 +271,7 @@ class PassageSource:
                     allowed = np.fromiter((row[0] for row in rows), np.int64, count)
                     allowed.sort()
                     found = search(allowed=allowed)
-        for name in ("lists_read", "bytes_read", "hits"):
+        for name in ("lists_read", "bytes_read", "hits", "lists_cut"):
             self._trace.count(f"index.{name}", getattr(found, name))
         return found
 

@@ -15,6 +15,7 @@ from edge.apps.collection.hits import Hit, Place, brief, written
 from edge.apps.collection.paths import from_here
 from edge.apps.collection.registry import located, project_collection, project_root
 from edge.apps.console import (
+    cut_lists,
     folded,
     highlighted,
     markdown_link,
@@ -208,7 +209,7 @@ def _print_stats(figures: dict[str, Any], config: Config) -> None:
         f"time     {figures['seconds']:.2f} s: query vector {figures['embed_s']:.2f}, search "
         f"{figures['search_s']:.3f}, reranker {figures['rerank_s']:.2f}{saved} (opening the models included)",
         f"index    {counted(index['lists_read'], 'list')} read ({format_size(index['bytes_read'])}), "
-        f"{index['hits']} in memory",
+        f"{index['hits']} in memory{cut_lists(index['lists_cut'])}",
         *workplaces(figures["server"], config),
     ):
         click.echo(line, err=True)

@@ -85,7 +85,7 @@ def figures(
     stages = {f"{stage}_s": grown.get(f"search.{stage}_s", 0.0) for stage in ("embed", "search", "rerank")}
     ranked = grown.get("rerank.evaluations_full", 0)
     pruned = 1 - grown.get("rerank.evaluations", 0) / ranked if ranked else None
-    index = {name: int(grown.get(f"index.{name}", 0)) for name in ("lists_read", "bytes_read", "hits")}
+    index = {name: int(grown.get(f"index.{name}", 0)) for name in ("lists_read", "bytes_read", "hits", "lists_cut")}
     return {
         "seconds": seconds, **stages, "pruned": pruned, "index": index, **modelled(grown), "peak_resident": peak,
         "limit": limit,

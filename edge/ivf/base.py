@@ -265,7 +265,8 @@ class Snapshot:
 @dataclass(frozen=True, slots=True)
 class Found:
     """Results of a search, best first: `ids` [q, k] padded with -1, `scores` [q, k] padded with -inf. `nprobe` is the
-    largest of the batch, `hits` the probed lists that were resident."""
+    largest of the batch, `hits` the probed lists that were resident, `lists_cut` those of each query that its deadline
+    left no time for."""
 
     ids: Ids
     scores: Vectors
@@ -273,6 +274,7 @@ class Found:
     lists_read: int = 0
     bytes_read: int = 0
     hits: int = 0
+    lists_cut: int = 0
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -37,6 +37,40 @@ def probed(curve: Sequence[tuple[int, float]], recall: float) -> tuple[int, floa
     """The first point (lists, recall@10) of an ascending curve that reaches `recall`, or else its highest recall."""
     wanted = min(recall, curve[-1][1])
     return next(point for point in curve if point[1] >= wanted)
+
+
+LOSS = 0.01
+"""The expected recall that a search may lose to keep its deadline."""
+
+
+def least_lists(snapshot: Snapshot, nprobe: int) -> int:
+    """The fewest of `nprobe` lists with which a search finds at most `LOSS` less; all if nothing was measured, or if it
+    has to see every list."""
+    reached = [recall for lists, recall in snapshot.recall if lists <= nprobe < snapshot.nlist]
+    return min(nprobe, probed(snapshot.recall, reached[-1] - LOSS)[0]) if reached else nprobe
+
+
+def lists_in_time(
+    snapshot: Snapshot,
+    probes: npt.NDArray[np.int64],
+    tiers: Sequence[DeviceTier],
+    seconds: Callable[[int, int], float],
+    slack: float,
+) -> int:
+    """The largest number of each query's lists `probes` [q, nprobe] that are searched together within `slack` seconds,
+    but at least `least_lists`. `seconds` of so many bytes that are read (not in `tiers`) and scanned."""
+    nprobe = probes.shape[1]
+    numbers, inverse = np.unique(probes.T, return_inverse=True)  # the transpose is in the order of ranks
+    parts = [snapshot.lists[number] for number in numbers.tolist()]
+    cold = _cold([part for own in parts for part in own], tiers)
+    nbytes = np.array([sum(part.nbytes for part in own) for own in parts])
+    missing = np.array([sum(part.nbytes for part in own if part.key in cold) for own in parts])
+    at, firsts = inverse.reshape(nprobe, -1), np.full(len(numbers), nprobe)
+    np.minimum.at(firsts, at, np.arange(nprobe)[:, None])  # each list is read once, with its best rank
+    read = np.bincount(firsts, weights=missing, minlength=nprobe).cumsum()
+    scanned = nbytes[at].sum(axis=1).cumsum()
+    expected = [seconds(int(own), int(all_)) for own, all_ in zip(read[:nprobe], scanned, strict=True)]
+    return max(least_lists(snapshot, nprobe), fitting_nprobe(np.array(expected), slack))
 
 
 def probe(queries: Vectors, centroids: Vectors, nprobe: int) -> npt.NDArray[np.int64]:

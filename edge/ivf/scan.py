@@ -381,7 +381,7 @@ class Results:
 
     def __init__(self, queries: int, k: int) -> None:
         self.k = k
-        self.lists_read = self.bytes_read = self.hits = self.nprobe = 0
+        self.lists_read = self.bytes_read = self.hits = self.nprobe = self.lists_cut = 0
         self._ids = np.full((queries, k), -1, np.int64)
         self._scores = np.full((queries, k), -np.inf, np.float32)
         self._counting = threading.Lock()
@@ -408,4 +408,4 @@ class Results:
     def found(self, first: int = 0, end: int | None = None) -> Found:
         """The results of the queries from `first` to `end`, or of all, with the counts of all."""
         ids, scores = self._ids[first:end], self._scores[first:end]
-        return Found(ids, scores, self.nprobe, self.lists_read, self.bytes_read, self.hits)
+        return Found(ids, scores, self.nprobe, self.lists_read, self.bytes_read, self.hits, self.lists_cut)

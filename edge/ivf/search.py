@@ -32,6 +32,7 @@ from edge.ivf.plan import (
     checked_queries,
     fitting_nprobe,
     group,
+    lists_in_time,
     member,
     probe,
     search_bytes,
@@ -69,6 +70,7 @@ class _Waiting:
     k: int
     nprobe: int
     probes: Numbers
+    asked: float
     found: Found | None = None
     alone: bool = False
 
@@ -137,7 +139,8 @@ class IndexSearcher:
         allowed: Ids | None = None,
         window: Lookahead | None = None,
     ) -> Found:
-        """The k rows with the largest inner products among each query's `nprobe` best lists.
+        """The k rows with the largest inner products among each query's `nprobe` best lists; with a deadline, among
+        those that can come in time (see `lists_in_time`).
 
         Under `allowed` (ascending ids) probing goes on until k are found. A `window` ends now."""
         queries = checked_queries(queries, snapshot.dim)
@@ -152,14 +155,14 @@ class IndexSearcher:
         try:
             shared = probes if others and window is None else None
             if shared is not None and self._gains(snapshot, shared):
-                waiting = _Waiting(snapshot, queries, k, nprobe, shared)
+                waiting = _Waiting(snapshot, queries, k, nprobe, shared, asked)
                 next_in_line = self.fast is None and len(self._line) > 0 and not self._line.waiting
                 with self._fetching(waiting) if next_in_line else nullcontext():
                     self._line.run(waiting)
                 assert waiting.found is not None
                 found = waiting.found
             else:
-                found = self._search(snapshot, queries, k, nprobe, allowed, probes, window)
+                found = self._search(snapshot, queries, k, nprobe, allowed, probes, window, asked)
         finally:
             with self._counting:
                 self._searches -= 1
@@ -176,6 +179,7 @@ class IndexSearcher:
         allowed: Ids | None,
         probes: Numbers | None,
         window: Lookahead | None,
+        asked: float,
     ) -> Found:
         results = Results(len(queries), k)
         started = time.perf_counter()
@@ -186,8 +190,9 @@ class IndexSearcher:
         while waiting:
             some = waiting.popleft()
             try:
+                in_time = nprobe if probes is None else self._in_time(snapshot, probes[some], asked, results)
                 scanned += self._search_group(
-                    snapshot, queries, some, nprobe, allowed, probes, pending, results, window
+                    snapshot, queries, some, in_time, allowed, probes, pending, results, window
                 )
             except _TooLarge as refused:
                 if len(some) == 1:
@@ -198,6 +203,24 @@ class IndexSearcher:
             self._learn_pace(snapshot, results, scanned, time.perf_counter() - started)
         self._budget.relieve()
         return results.found()
+
+    def _in_time(self, snapshot: Snapshot, probes: Numbers, asked: float, results: Results) -> int:
+        """The number of each query's lists `probes` [q, nprobe] that a search is given which was asked for at this
+        time. It may raise `_TooLarge`."""
+        nprobe = probes.shape[1]
+        if self.placement is None:
+            return nprobe
+        try:
+            lease = self._budget.reserve(
+                "search", PLANNING_NBYTES * sum(len(snapshot.lists[number]) for number in distinct(probes).tolist())
+            )
+        except BudgetExceeded as error:
+            raise _TooLarge(error) from None
+        with lease:
+            slack = asked + self.placement.within - time.perf_counter()
+            kept = lists_in_time(snapshot, probes, self.tiers, self._batch_seconds(snapshot), slack)
+        results.lists_cut = max(results.lists_cut, nprobe - kept)
+        return kept
 
     def _gains(self, snapshot: Snapshot, probes: Numbers) -> bool:
         """Whether a search gains from a batch: the further device holds most of its lists, and starts once for all; or
@@ -251,7 +274,9 @@ class IndexSearcher:
                         task.alone = True
                         taken.put_back(task)
                 return
-            first.found = self._search(first.snapshot, first.queries, first.k, first.nprobe, None, first.probes, None)
+            first.found = self._search(
+                first.snapshot, first.queries, first.k, first.nprobe, None, first.probes, None, first.asked
+            )
 
     def _search_batch(self, batch: Sequence[_Waiting], taken: Taken[_Waiting]) -> None:
         """Searches a batch. If a list cannot be read, the searches that are done have their results."""
@@ -271,9 +296,11 @@ class IndexSearcher:
                 )
                 taken.done(task)
 
+        probes = np.concatenate([task.probes for task in batch])
+        in_time = self._in_time(first.snapshot, probes, min(task.asked for task in batch), results)
         scanned = self._search_group(
-            first.snapshot, np.concatenate([task.queries for task in batch]), np.arange(ends[-1]), first.nprobe, None,
-            np.concatenate([task.probes for task in batch]), slice(None), results, None, ended,
+            first.snapshot, np.concatenate([task.queries for task in batch]), np.arange(ends[-1]), in_time, None,
+            probes, slice(None), results, None, ended,
         )  # fmt: skip
         self._learn_pace(first.snapshot, results, scanned, time.perf_counter() - started)
         for task, end in zip(batch, ends, strict=True):

@@ -24,7 +24,12 @@ def test_arms_find_the_same_and_what_was_predicted_is_held(tmp_path: Path, monke
         "memory": 8 << 20, "bandwidth": 4e6, "prefill": 1e8, "state": 20_000, "nprobe": 4, "exponent": 1.0,
         "rate": 60.0,
     }  # fmt: skip
+    monkeypatch.setattr(benchmark.plan, "LOSS", -1.0)
     arms = [work(task | arm) for arm in ({}, {"placed": True}, {"share": 0.5}, {"share": 0.0, "passing": True})]
+    cut = work(task | {"placed": True, "loss": 1.0, "search_within": 1e-9})
+    assert [len(ids) for ids in cut["found"]] == [10] * len(cut["found"])
+    assert 0 < cut["cut"] <= 3
+    assert all(arm["cut"] == 0 for arm in arms)
     assert all(arm["found"] == arms[0]["found"] for arm in arms)
     assert arms[3]["read"] > arms[0]["read"]
     assert all(len(ids) == 10 for ids in arms[0]["found"])

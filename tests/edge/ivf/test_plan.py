@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from edge.ivf import placement
 from edge.ivf.base import Found, Vectors
 from edge.ivf.device import Candidates, SearchPlace, open_device
 from edge.ivf.placement import _SLOWEST, _STEPS, AIM, Asked, hit_rate, replayed, slowdown, smallest_share
-from edge.ivf.plan import group, probe
+from edge.ivf.plan import LOSS, group, least_lists, lists_in_time, probe
 from edge.ivf.reading import Reader
 from edge.ivf.scan import best, exact_scores
 from edge.ivf.search import IndexSearcher
@@ -425,3 +426,71 @@ def test_without_a_deadline_nothing_is_logged(tmp_path: Path, small_process: Non
     rig = Rig(tmp_path, gridded(100, 8))
     assert rig.searcher.placement is None
     rig.close()
+
+
+def in_time(rig: Rig, known: set[int], probes: np.ndarray, slack: float) -> int:
+    """The largest number of lists whose searches together end in time, with the lists `known` in memory: every number
+    is tried."""
+    snapshot, nprobe, best_ = rig.lists.snapshot, probes.shape[1], 0
+    for count in range(1, nprobe + 1):
+        own = [number for row in probes for number in row[:count].tolist()]
+        read = sum(p.nbytes for n in set(own) - known for p in snapshot.lists[n])
+        if seconds(read, sum(p.nbytes for n in own for p in snapshot.lists[n])) <= slack:
+            best_ = count
+    recall = dict(snapshot.recall)
+    return next(n for n in range(1, nprobe + 1) if n >= best_ and recall[n] >= recall[nprobe] - LOSS)
+
+
+CURVE = tuple((n, recall) for n, recall in enumerate((0.6, 0.8, 0.88, 0.93, 0.945, 0.95, 0.953, 0.96), 1))
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_last_lists_are_left_out_if_they_come_too_late_and_bring_little(
+    tmp_path: Path, small_process: None, queries: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    rig = Rig(tmp_path, gridded(1200, 16), nlist=12)
+    try:
+        rig.lists.snapshot = replace(rig.lists.snapshot, recall=CURVE)
+        asked = random.standard_normal((1, 16), np.float32)
+        rig.search(asked, 5, 3)
+        known = set(probe(asked, rig.lists.snapshot.centroids, 3).ravel().tolist())
+        probes = probe(random.standard_normal((queries, 16), np.float32), rig.lists.snapshot.centroids, 7)
+        for slack in (-1.0, 0.0, 1e-9, *random.uniform(0, 30, 20), 1e9):
+            found = lists_in_time(rig.lists.snapshot, probes, rig.searcher.tiers, seconds, slack)
+            assert found == in_time(rig, known, probes, slack)
+    finally:
+        rig.close()
+
+
+def test_no_list_is_left_out_that_is_needed() -> None:
+    class Measured:
+        nlist, recall = 8, CURVE
+
+    snapshot: Any = Measured()
+    assert least_lists(snapshot, 7) == 5, "0.953 - 0.01 is reached with five"
+    assert least_lists(snapshot, 1) == 1
+    assert least_lists(snapshot, 8) == 8, "a search of every list is exhaustive"
+    snapshot.recall = ()
+    assert least_lists(snapshot, 7) == 7, "nothing was measured"
+
+
+def test_a_search_with_slack_finds_what_it_finds_without_a_deadline(placed: Placed) -> None:
+    """A search that is late is one of fewer lists; one in time is equal to the last bit."""
+    snapshot = replace(placed.lists.snapshot, recall=CURVE)
+    assert placed.searcher.placement is not None
+    vectors = np.random.default_rng(1).standard_normal((3, snapshot.dim)).astype(np.float32)
+    plain = IndexSearcher(placed.searcher.host.device)
+    try:
+        for within, kept in ((1e9, 7), (1e-9, 5)):
+            placed.searcher.placement.within = within
+            found = placed.searcher.search(snapshot, vectors, 5, nprobe=7)
+            expected = plain.search(snapshot, vectors, 5, nprobe=kept)
+            assert found.lists_cut == 7 - kept
+            assert found.nprobe == kept
+            assert found.ids.tobytes() == expected.ids.tobytes()
+            assert found.scores.tobytes() == expected.scores.tobytes()
+        assert placed.searcher.search(snapshot, vectors, 5, nprobe=snapshot.nlist).lists_cut == 0
+    finally:
+        plain.close()
