@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,12 @@ from edge.devices.limited import LimitedDevice
 from edge.errors import CorruptBlock
 from edge.ivf.base import Found, Vectors
 from edge.ivf.device import Candidates, SearchRequest
+from edge.ivf.placement import Placement
 from edge.ivf.plan import probe
 from edge.ivf.reading import Reader
 from edge.ivf.search import IndexSearcher
 from edge.link import Lane
+from edge.trace import Trace
 
 DIM = 16
 
@@ -337,3 +340,19 @@ def test_a_reader_gives_each_part_away_or_hands_it_out(sharing: Sharing) -> None
     assert sorted(handed) == [0, 1, 2, 3]
     go_on.set()
     reader.close()
+
+
+def test_those_that_waited_past_their_deadline_are_given_fewer_lists(slow: Make) -> None:
+    index = slow(memory=4 << 20, capacity=1)
+    index.rig.lists.snapshot = replace(index.rig.lists.snapshot, recall=((1, 0.5), (2, 0.945), (3, 0.95)))
+    searcher = index.rig.searcher
+    searcher.placement = Placement(searcher.host, 1e-9, searcher._batch_seconds, 16, Trace())
+    queries = [index.near(number % 3, 1 + number % 2) for number in range(5)]
+    first = index.ask(queries[0])
+    index.waits(1)
+    others = [index.ask(own) for own in queries[1:]]
+    index.waits(5)
+    index.go_on.set()
+    for own, asked in zip(queries, [first, *others], strict=True):
+        index.rig.check(own, asked.result(), 5, 2)
+        assert asked.result().lists_cut == 1
