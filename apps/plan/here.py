@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,35 @@ from typing import Any
 import click
 
 from edge.apps.collection.registry import locate
-from edge.apps.options import configure
+from edge.apps.options import FiniteRange, OutputFile, collection_option, configure, gathered
 from edge.apps.plan.profile import PROFILES, conditions, described
-from edge.apps.plan.rag import GOALS, Here, bottleneck
 from edge.config import Config, counted, format_duration, format_size
 from edge.errors import InputError
 from edge.files.input_file import read_small
 from edge.files.output_file import open_output
 from edge.planner.measured import BUSIEST, MachineProfile, Manner, Queue, Serving
-from edge.planner.schedule import Outcome, Plan
+from edge.planner.schedule import Outcome, Plan, bottleneck
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A plan for this machine: questions a second (None: as many as it can answer), the collection and the generator
+    that were profiled, and the file of the plan."""
+
+    rate: float | None
+    llm: str | None
+    output: Path | None
+    collection: Path | None
+
+
+here_options = gathered(
+    "here",
+    Here,
+    click.option("--rate", type=FiniteRange(0, min_open=True), help="Questions a second, on average (--on here)."),
+    click.option("--llm", metavar="MODEL", help="As it was profiled with (--on here)."),
+    click.option("--output", "-o", type=OutputFile(), help="Write the plan here, for `edge serve --plan` (--on here)."),
+    collection_option,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +136,13 @@ def rows(config: Config, pipeline: str, collection: Path | None, rate: float | N
     return found
 
 
-def best(found: Sequence[Row], goal: str, ttft: float | None, memory: int | None) -> Row:
+Goals = Sequence[Callable[[Plan], float]]
+"""What is smallest in the best plan; each breaks the ties of those before it."""
+
+
+def best(found: Sequence[Row], goals: Goals, ttft: float | None, memory: int | None) -> Row:
     """Of the schedules that are soon enough and fit, those that judge most passages, then those that write from most,
-    then the best in the goal."""
+    then the best one."""
     fitting = [row for row in found if memory is None or row.serving.reading.limit <= memory]
     if not fitting:
         smallest = min(row.serving.reading.limit for row in found)
@@ -134,15 +158,17 @@ def best(found: Sequence[Row], goal: str, ttft: float | None, memory: int | None
 
     def order(row: Row) -> tuple[float, ...]:
         depth, passages = row.quality
-        return -depth, -passages, *(GOALS[name](row.plan) for name in (goal, *GOALS))
+        return -depth, -passages, *(goal(row.plan) for goal in goals)
 
     return min(soon, key=order)
 
 
-def plan_here(pipeline: str, here: Here, goal: str, ttft: float | None, memory: int | None, *, as_json: bool) -> None:
+def plan_here(
+    pipeline: str, here: Here, goals: Goals, ttft: float | None, memory: int | None, *, as_json: bool
+) -> None:
     config = configure(llm=here.llm)
     found = rows(config, pipeline, here.collection, here.rate)
-    chosen = best(found, goal, ttft, memory)
+    chosen = best(found, goals, ttft, memory)
     alike = [row for row in found if row.quality == chosen.quality]
     naive = next((
         row for row in alike

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -13,12 +13,13 @@ from typing import Any
 import click
 
 from edge.apps.assistant.pipelines import INTERVAL
-from edge.apps.options import FiniteRange, OutputFile, collection_option, gathered, json_option
+from edge.apps.options import FiniteRange, json_option
+from edge.apps.plan.here import Here, here_options, plan_here
 from edge.apps.verbs.requests import AskOptions
 from edge.config import format_duration, format_size, parse_size
 from edge.errors import InputError
 from edge.files.input_file import read_text
-from edge.planner.schedule import Group, Plan, Problem, cluster_placements, plans, stage_costs
+from edge.planner.schedule import Plan, Problem, bottleneck, cluster_placements, plans
 from edge.planner.tables import (
     ACCELERATORS,
     BATCHES,
@@ -104,27 +105,6 @@ _STAGES = 6
 HERE = "here"
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
-    """A plan for this machine: questions a second (None: as many as it can answer), the collection and the generator
-    that were profiled, and the file of the plan."""
-
-    rate: float | None
-    llm: str | None
-    output: Path | None
-    collection: Path | None
-
-
-here_options = gathered(
-    "here",
-    Here,
-    click.option("--rate", type=FiniteRange(0, min_open=True), help="Questions a second, on average (--on here)."),
-    click.option("--llm", metavar="MODEL", help="As it was profiled with (--on here)."),
-    click.option("--output", "-o", type=OutputFile(), help="Write the plan here, for `edge serve --plan` (--on here)."),
-    collection_option,
-)
-
-
 @click.command("rag")
 @click.argument("schema", metavar="SCHEMA")
 @click.option(
@@ -171,11 +151,9 @@ def rag(
     """
     most = None if memory is None else parse_size(memory)
     if device == HERE:
-        from edge.apps.plan.here import plan_here
-
         if schema not in PIPELINE_SCHEMAS:
             raise InputError(f"{schema!r} was not profiled: with --on here the schema is a pipeline of `edge ask`")
-        plan_here(schema, here, goal, ttft, most, as_json=as_json)
+        plan_here(schema, here, [GOALS[name] for name in (goal, *GOALS)], ttft, most, as_json=as_json)
         return
     if here != Here(None, None, None, None):
         raise InputError("--rate, --llm, --output and --collection are for plans with --on here")
@@ -271,18 +249,6 @@ def table(plans: Sequence[Plan], chosen: Plan, rows: int) -> Iterator[str]:
 
 def _figure(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.12g}"
-
-
-def bottleneck(problem: Problem, plan: Plan) -> tuple[Group, str]:
-    """The group that limits the throughput, and its slowest stage."""
-    stages = {stage.name: stage for stage in problem.schema.stages()}
-
-    def each(group: Group) -> dict[str, float]:
-        return {c.stage: stage_costs(problem, stages[c.stage], c, plan.schedule.loop_batch)[1] for c in group.choices}
-
-    slowest = max(plan.schedule.groups, key=lambda group: sum(each(group).values()))
-    shares = each(slowest)
-    return slowest, max(shares, key=lambda name: shares[name])
 
 
 def sentence(problem: Problem, plan: Plan) -> str:

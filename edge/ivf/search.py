@@ -207,7 +207,7 @@ class IndexSearcher:
     def _in_time(self, snapshot: Snapshot, probes: Numbers, asked: float, results: Results) -> int:
         """The number of each query's lists `probes` [q, nprobe] that a search is given which was asked for at this
         time. It may raise `_TooLarge`."""
-        nprobe = probes.shape[1]
+        nprobe = int(probes.shape[1])
         if self.placement is None:
             return nprobe
         try:

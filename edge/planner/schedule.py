@@ -191,6 +191,18 @@ def stage_costs(problem: Problem, stage: Stage, choice: Choice, loop_batch: int)
     return ttft, per_request, tpot, working
 
 
+def bottleneck(problem: Problem, plan: Plan) -> tuple[Group, str]:
+    """The group that limits the throughput, and its slowest stage."""
+    stages = {stage.name: stage for stage in problem.schema.stages()}
+
+    def each(group: Group) -> dict[str, float]:
+        return {c.stage: stage_costs(problem, stages[c.stage], c, plan.schedule.loop_batch)[1] for c in group.choices}
+
+    slowest = max(plan.schedule.groups, key=lambda group: sum(each(group).values()))
+    shares = each(slowest)
+    return slowest, max(shares, key=lambda name: shares[name])
+
+
 def choices(problem: Problem, stage: Stage, devices: int, loop_batch: int) -> list[Choice]:
     table = problem.tables[stage.name]
     if not stage.before and loop_batch and not problem.schema.overlapped:

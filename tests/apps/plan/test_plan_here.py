@@ -16,6 +16,7 @@ from naive.program import output_of, settings_of, write_tiny_models
 from edge.apps.cli import edge
 from edge.apps.plan.here import Row, ServerPlan, best
 from edge.apps.plan.profile import STAGES, Setting, Visit, manners, reading, visited
+from edge.apps.plan.rag import GOALS
 from edge.config import Config
 from edge.errors import EdgeError
 from edge.planner.measured import BUSIEST, Company, MachineProfile, Manner, Reading
@@ -168,14 +169,14 @@ def test_no_plan_is_worse_than_a_server_without_one(seed: int) -> None:
     soon = [row for row in rows if row.outcome.ttft <= (within or 1e9)]
     if not soon:
         with pytest.raises(EdgeError, match=r"comes after|keeps up"):
-            best(rows, "throughput", within, None)
+            best(rows, list(GOALS.values()), within, None)
         return
-    chosen = best(rows, "throughput", within, None)
+    chosen = best(rows, list(GOALS.values()), within, None)
     assert chosen.quality == max(row.quality for row in soon)
     alike = [row for row in soon if row.quality == chosen.quality]
     assert chosen.outcome.throughput == max(row.outcome.throughput for row in alike)
     assert all(row.queue is None or row.queue.busy <= BUSIEST for row in soon)
-    first = best(rows, "ttft", within, None)
+    first = best(rows, [GOALS["ttft"]], within, None)
     assert first.outcome.ttft == min(row.outcome.ttft for row in alike)
 
 
