@@ -132,9 +132,14 @@ def modelled(counters: Mapping[str, float]) -> dict[str, dict[str, float]]:
     return {"modelled": {name: counters[f"modelled.{name}"] for name in _MODELLED}}
 
 
-def cut_lists(count: int) -> str:
-    """The end of a line about an index: the lists that a deadline left no time for."""
-    return f"; {counted(count, 'list')} left out for the deadline" if count else ""
+def index_line(lists: int, said: str, cut: int) -> str:
+    """What `--stats` tells of an index whose searches probed so many lists, `cut` of which a deadline left no time
+    for."""
+    from edge.ivf.base import IndexOptions
+
+    if not lists:
+        return f"index    no lists, and none to fetch ahead: up to {IndexOptions().flat_limit:,} vectors are compared"
+    return f"index    {said}" + (f"; {counted(cut, 'list')} left out for the deadline" if cut else "")
 
 
 def modelled_line(queries: float, seconds: float, joules: float) -> str:

@@ -10,9 +10,8 @@ from edge.apps.assistant.citations import Citation, own_marks
 from edge.apps.assistant.grounding import Unsupported
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.paths import from_here
-from edge.apps.console import cut_lists, modelled_line
+from edge.apps.console import index_line, modelled_line
 from edge.config import counted, format_size
-from edge.ivf.base import IndexOptions
 
 NOT_FOUND = "This is not in the documents."
 CLOSEST = "The nearest passage:"
@@ -218,14 +217,13 @@ def figures(stats: AnswerStats) -> Iterator[str]:
         f"retrieve {stats.rounds} rounds, {stats.queries} queries: embed {stats.embed_s:.2f} s, "
         f"search {stats.search_s:.2f} s, rerank {stats.rerank_s:.2f} s"
     )
-    if stats.lists_probed:
-        yield (
-            f"index    {stats.lists_ready / stats.lists_probed:.0%} of {stats.lists_probed} probed lists were in "
-            f"memory; {stats.lists_ahead} fetched ahead, {format_size(stats.bytes_read)} read by searches"
-            f"{cut_lists(stats.lists_cut)}"
-        )
-    else:
-        yield f"index    no lists, and none to fetch ahead: up to {IndexOptions().flat_limit:,} vectors are compared"
+    ready = stats.lists_ready / max(1, stats.lists_probed)
+    yield index_line(
+        stats.lists_probed,
+        f"{ready:.0%} of {stats.lists_probed} probed lists were in memory; {stats.lists_ahead} fetched ahead, "
+        f"{format_size(stats.bytes_read)} read by searches",
+        stats.lists_cut,
+    )
     if stats.modelled_queries:
         yield modelled_line(stats.modelled_queries, stats.modelled_s, stats.modelled_joules)
     yield f"disk     {stats.stall_s * 1e3:.0f} ms waited for, {stats.hidden_s * 1e3:.0f} ms hidden"

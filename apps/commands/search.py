@@ -15,9 +15,9 @@ from edge.apps.collection.hits import Hit, Place, brief, written
 from edge.apps.collection.paths import from_here
 from edge.apps.collection.registry import located, project_collection, project_root
 from edge.apps.console import (
-    cut_lists,
     folded,
     highlighted,
+    index_line,
     markdown_link,
     modelled_line,
     notice,
@@ -208,8 +208,12 @@ def _print_stats(figures: dict[str, Any], config: Config) -> None:
         f"memory   {format_size(figures['peak_resident'])} peak of {format_size(figures['limit'])} allowed",
         f"time     {figures['seconds']:.2f} s: query vector {figures['embed_s']:.2f}, search "
         f"{figures['search_s']:.3f}, reranker {figures['rerank_s']:.2f}{saved} (opening the models included)",
-        f"index    {counted(index['lists_read'], 'list')} read ({format_size(index['bytes_read'])}), "
-        f"{index['hits']} in memory{cut_lists(index['lists_cut'])}",
+        index_line(
+            index["lists_read"] + index["hits"],
+            f"{counted(index['lists_read'], 'list')} read ({format_size(index['bytes_read'])}), {index['hits']} in "
+            f"memory",
+            index["lists_cut"],
+        ),
         *workplaces(figures["server"], config),
     ):
         click.echo(line, err=True)

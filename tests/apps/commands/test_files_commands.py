@@ -57,7 +57,7 @@ def test_search_for_people(edge: Edge) -> None:
     assert "The river floods in spring" in done.stdout
     assert "\x1b[" not in done.stdout
     assert "words #1" in done.stdout
-    for word in ("memory", "time", "index"):
+    for word in ("memory", "time", "index    no lists, and none to fetch ahead: up to 20,000 vectors are compared"):
         assert word in done.stderr
 
 
