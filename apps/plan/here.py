@@ -163,6 +163,16 @@ def best(found: Sequence[Row], goals: Goals, ttft: float | None, memory: int | N
     return min(soon, key=order)
 
 
+def without(config: Config, found: Sequence[Row]) -> Row | None:
+    """The row of a server without a plan; if it was not measured with its own threads and device, then with others."""
+    usual = Manner.of(config)
+    alike = [
+        row for row in found
+        if replace(row.serving.company.manner, threads=usual.threads, device=usual.device) == usual
+    ]  # fmt: skip
+    return min(alike, key=lambda row: row.serving.company.manner != usual, default=None)
+
+
 def plan_here(
     pipeline: str, here: Here, goals: Goals, ttft: float | None, memory: int | None, *, as_json: bool
 ) -> None:
@@ -170,10 +180,7 @@ def plan_here(
     found = rows(config, pipeline, here.collection, here.rate)
     chosen = best(found, goals, ttft, memory)
     alike = [row for row in found if row.quality == chosen.quality]
-    naive = next((
-        row for row in alike
-        if row.serving.reading.limit == chosen.serving.reading.limit and row.serving.company.manner == Manner.of(config)
-    ), None)  # fmt: skip
+    naive = without(config, [row for row in alike if row.serving.reading.limit == chosen.serving.reading.limit])
     serve = asdict(ServerPlan.of(chosen.serving, config.llm))
     if here.output is not None:
         with open_output(here.output) as file:

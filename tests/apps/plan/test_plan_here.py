@@ -14,7 +14,7 @@ import pytest
 from naive.program import output_of, settings_of, write_tiny_models
 
 from edge.apps.cli import edge
-from edge.apps.plan.here import Row, ServerPlan, best
+from edge.apps.plan.here import Row, ServerPlan, best, without
 from edge.apps.plan.profile import STAGES, Setting, Visit, manners, reading, visited
 from edge.apps.plan.rag import GOALS
 from edge.config import Config
@@ -176,6 +176,11 @@ def test_no_plan_is_worse_than_a_server_without_one(seed: int) -> None:
     alike = [row for row in soon if row.quality == chosen.quality]
     assert chosen.outcome.throughput == max(row.outcome.throughput for row in alike)
     assert all(row.queue is None or row.queue.busy <= BUSIEST for row in soon)
+    usual = Manner.of(config)
+    naive = [row for row in alike if row.serving.company.manner == usual]
+    assert without(config, alike) is (naive[0] if naive else None)
+    assert without(Config(llm="model.gguf", threads=1), alike) is (naive[0] if naive else None)
+    assert without(config, [row for row in alike if row not in naive]) is None
     first = best(rows, [GOALS["ttft"]], within, None)
     assert first.outcome.ttft == min(row.outcome.ttft for row in alike)
 
