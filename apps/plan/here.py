@@ -216,13 +216,12 @@ def sentence(row: Row, naive: Row | None, pipeline: str) -> str:
     if row.queue is None:
         load = f"with {counted(one.clients, 'client')} that always wait"
     else:
-        load = f"at {row.queue.rate:g} questions a second, which keep it at work for {row.queue.busy:.0%} of the time"
-    beside = (
-        f"; `edge serve` without a plan {naive.outcome.throughput:.3f}"
-        if naive is not None and naive is not row
-        else ""
-    )
+        load = (
+            f"and the whole answer after {format_duration(row.queue.seconds)}, at {row.queue.rate:g} questions a "
+            f"second, which keep it at work for {row.queue.busy:.0%} of the time"
+        )
+    beside = "" if naive is None else f"; `edge serve` without a plan {naive.outcome.throughput:.3f}"
     return (
         f"{pipeline} should answer up to {o.throughput:.3f} questions a second{beside}. The first text comes after "
-        f"{format_duration(o.ttft)}, on average, {load}. Most of the time goes into the stage {stage}."
+        f"{format_duration(o.ttft)}, {load}, on average. Most of the time goes into the stage {stage}."
     )

@@ -212,6 +212,8 @@ def measure_limit(
     try:
         load_libraries()
     except CapabilityError:
+        if answers:
+            raise  # before anything is measured
         serves = []
     schedules = [Setting(config.memory, depth, passages) for depth, passages in product(DEPTHS, (FEW, usual))]
     alone = [Setting(config.memory, depth, usual) for depth in DEPTHS]

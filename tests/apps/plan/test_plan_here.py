@@ -18,7 +18,7 @@ from edge.apps.plan.here import Row, ServerPlan, best, without
 from edge.apps.plan.profile import STAGES, Setting, Visit, manners, reading, visited
 from edge.apps.plan.rag import GOALS
 from edge.config import Config
-from edge.errors import EdgeError
+from edge.errors import CapabilityError, EdgeError
 from edge.planner.measured import BUSIEST, Company, MachineProfile, Manner, Reading
 
 SERVER = find_spec("starlette") is not None
@@ -130,6 +130,10 @@ def test_without_a_servers_libraries_answers_alone_are_measured(
     home: Path, measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edge.apps.serve.limits.LIBRARIES", ("no_such_library",))
+    with monkeypatch.context() as patch:
+        patch.setattr("edge.apps.bench.worker.run_worker", None)
+        with pytest.raises(CapabilityError, match=r"edge-rag\[serve\]"):
+            run("profile", "-c", "store", "--questions", "questions.txt", "--answers", "2")
     monkeypatch.setenv("EDGE_THREADS", "2")
     found = shown("profile", "-c", "store", "--questions", "questions.txt", "--memory", "8GB", "--rounds", "1")
     assert found["company"] == []
