@@ -113,6 +113,9 @@ class Row:
         """Passages judged, and passages to write from."""
         return self.serving.reading.depth, self.serving.reading.passages
 
+    def like(self, other: Row) -> bool:
+        return (self.quality, self.serving.reading.limit) == (other.quality, other.serving.reading.limit)
+
     @property
     def json(self) -> dict[str, Any]:
         p, o = self.serving.reading, self.outcome
@@ -140,9 +143,13 @@ Goals = Sequence[Callable[[Plan], float]]
 """What is smallest in the best plan; each breaks the ties of those before it."""
 
 
-def best(found: Sequence[Row], goals: Goals, ttft: float | None, memory: int | None) -> Row:
+_NOISE = 0.1
+"""A plan that is better by less than this part is none: measurements of one schedule differ by as much."""
+
+
+def best(found: Sequence[Row], goals: Goals, ttft: float | None, memory: int | None, config: Config) -> Row:
     """Of the schedules that are soon enough and fit, those that judge most passages, then those that write from most,
-    then the best one."""
+    then the best one, or the server without a plan if it is nearly as good."""
     fitting = [row for row in found if memory is None or row.serving.reading.limit <= memory]
     if not fitting:
         smallest = min(row.serving.reading.limit for row in found)
@@ -160,7 +167,10 @@ def best(found: Sequence[Row], goals: Goals, ttft: float | None, memory: int | N
         depth, passages = row.quality
         return -depth, -passages, *(goal(row.plan) for goal in goals)
 
-    return min(soon, key=order)
+    chosen = min(soon, key=order)
+    naive = without(config, [row for row in soon if row.like(chosen)])
+    aim, own = goals[0], goals[0](chosen.plan)
+    return chosen if naive is None or abs(aim(naive.plan) - own) > _NOISE * abs(own) else naive
 
 
 def without(config: Config, found: Sequence[Row]) -> Row | None:
@@ -178,9 +188,9 @@ def plan_here(
 ) -> None:
     config = configure(llm=here.llm)
     found = rows(config, pipeline, here.collection, here.rate)
-    chosen = best(found, goals, ttft, memory)
+    chosen = best(found, goals, ttft, memory, config)
     alike = [row for row in found if row.quality == chosen.quality]
-    naive = without(config, [row for row in alike if row.serving.reading.limit == chosen.serving.reading.limit])
+    naive = without(config, [row for row in alike if row.like(chosen)])
     serve = asdict(ServerPlan.of(chosen.serving, config.llm))
     if here.output is not None:
         with open_output(here.output) as file:
@@ -221,6 +231,7 @@ def sentence(row: Row, naive: Row | None, pipeline: str) -> str:
             f"second, which keep it at work for {row.queue.busy:.0%} of the time"
         )
     beside = "" if naive is None else f"; `edge serve` without a plan {naive.outcome.throughput:.3f}"
+    beside = ", as `edge serve` does without a plan" if naive is row else beside
     return (
         f"{pipeline} should answer up to {o.throughput:.3f} questions a second{beside}. The first text comes after "
         f"{format_duration(o.ttft)}, {load}, on average. Most of the time goes into the stage {stage}."

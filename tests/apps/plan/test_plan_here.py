@@ -173,20 +173,23 @@ def test_no_plan_is_worse_than_a_server_without_one(seed: int) -> None:
     soon = [row for row in rows if row.outcome.ttft <= (within or 1e9)]
     if not soon:
         with pytest.raises(EdgeError, match=r"comes after|keeps up"):
-            best(rows, list(GOALS.values()), within, None)
+            best(rows, list(GOALS.values()), within, None, config)
         return
-    chosen = best(rows, list(GOALS.values()), within, None)
+    chosen = best(rows, list(GOALS.values()), within, None, config)
     assert chosen.quality == max(row.quality for row in soon)
     alike = [row for row in soon if row.quality == chosen.quality]
-    assert chosen.outcome.throughput == max(row.outcome.throughput for row in alike)
+    top = max(alike, key=lambda row: row.outcome.throughput)
+    naive = without(config, [row for row in alike if row.like(top)])
+    near = naive is not None and naive.outcome.throughput >= top.outcome.throughput * 0.9
+    assert chosen is (naive if near else top), "a plan brings more than measurements differ by"
     assert all(row.queue is None or row.queue.busy <= BUSIEST for row in soon)
     usual = Manner.of(config)
     naive = [row for row in alike if row.serving.company.manner == usual]
     assert without(config, alike) is (naive[0] if naive else None)
     assert without(Config(llm="model.gguf", threads=1), alike) is (naive[0] if naive else None)
     assert without(config, [row for row in alike if row not in naive]) is None
-    first = best(rows, [GOALS["ttft"]], within, None)
-    assert first.outcome.ttft == min(row.outcome.ttft for row in alike)
+    first = best(rows, [GOALS["ttft"]], within, None, config)
+    assert first.outcome.ttft <= 1.1 * min(row.outcome.ttft for row in alike)
 
 
 @pytest.mark.parametrize(("text", "reason"), [(b"one\n", "at least 2"), (b"\xff\xfe", "not valid UTF-8")])
