@@ -56,11 +56,13 @@ def conversation_scores(turns: Iterable[tuple[int, float]], first: Mapping[int, 
     return scores
 
 
-def beside_their_conversations(turns: Sequence[tuple[int, float]], first: Mapping[int, int]) -> list[tuple[int, float]]:
-    """Turns with scores in 0 to 1, mixed with their conversations', best first. The arguments are those of
+def beside_their_conversations(
+    turns: Sequence[tuple[int, float]], first: Mapping[int, int], share: float = SHARE
+) -> list[tuple[int, float]]:
+    """Turns with scores in 0 to 1, mixed with their conversations', best first. The other arguments are those of
     `conversation_scores`."""
     scores = conversation_scores(turns, first)
-    mixed = [(turn, (1 - SHARE) * score + SHARE * scores[first[turn]]) for turn, score in turns]
+    mixed = [(turn, (1 - share) * score + share * scores[first[turn]]) for turn, score in turns]
     return [(turn, min(1.0, score)) for turn, score in sorted(mixed, key=lambda item: (-item[1], item[0]))]
 
 
@@ -78,11 +80,26 @@ _OVERVIEW = re.compile(
 )
 """Words that ask for an overview, of which replies tell as much as what a person said."""
 
+_TOLD_IN_ORDER = re.compile(
+    r"(?=.*\b(?:I|my|we|our)\b)(?!.*\b(?:should|did you|you (?:\w+ed|told|said|gave))\b)"
+    r".*\b(?:in (?:\w+ )?order\b(?! (?:to|for|that|of)\b)|(?<!in )(?:order|sequence|timeline) (?:in which|of|did)\b)|"
+    r".*\b(?:in welcher reihenfolge (?:haben?|hatten?) (?:ich|wir)|dans quel ordre (?:ai|avons)|"
+    r"en qué orden (?:he|hemos)|in (?:che|quale) ordine (?:ho|abbiamo)|in welke volgorde (?:heb|hebben)|"
+    r"w jakiej kolejności)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Words that ask in what order a person told something, over many conversations. A reply seldom answers them."""
 
-def said_before_replies(turns: Sequence[tuple[int, float]], replies: Mapping[int, int | None]) -> dict[int, float]:
+REPLY_IN_ORDER, SHARE_IN_ORDER = 0.5, 0.15
+"""`REPLY` and `SHARE` of such questions, chosen on ten of BEAM's chats and confirmed on ten others."""
+
+
+def said_before_replies(
+    turns: Sequence[tuple[int, float]], replies: Mapping[int, int | None], loss: float = REPLY
+) -> dict[int, float]:
     """The scores of turns, in 0 to 1, beside what was said by whom; `replies`: as of `Retrieved`."""
     alone = dict(turns)
-    scores = {turn: max(0.0, score - REPLY) if turn in replies else score for turn, score in turns}
+    scores = {turn: max(0.0, score - loss) if turn in replies else score for turn, score in turns}
     for reply, turn in replies.items():
         if turn in scores and turn not in replies:
             scores[turn] = max(scores[turn], REPLIED * alone[reply])
@@ -138,8 +155,8 @@ _REMEMBERED = 2
 class Retrieved:
     """The results of the first stage, by row number: BM25 scores (`words`), cosines (`near`), the `first` turn of each
     result's conversation, and for results that do not fit the time asked about, the memory of their chain that does
-    (`instead`). `replies`: the results that an assistant said, and the turn before each. `pool`: the best with fused
-    scores."""
+    (`instead`). `replies`: the results that an assistant said, and the turn before each; `in_order`: whether the order
+    is asked for in which a person told something. `pool`: the best with fused scores."""
 
     words: Mapping[int, float]
     near: Mapping[int, float]
@@ -147,12 +164,14 @@ class Retrieved:
     first: Mapping[int, int] = field(default_factory=dict)
     instead: Mapping[int, int] = field(default_factory=dict)
     replies: Mapping[int, int | None] = field(default_factory=dict)
+    in_order: bool = False
     pool: Sequence[tuple[int, float]] = ()
     records: Mapping[int, Record] = field(default_factory=dict)
 
     def fused(self) -> list[tuple[int, float]]:
         """The fused scores of all results by id, best first, each with a share of its conversation's."""
-        return beside_their_conversations(self._alone(), self.first)
+        share = SHARE_IN_ORDER if self.in_order else SHARE
+        return beside_their_conversations(self._alone(), self.first, share)
 
     def conversations(self) -> list[tuple[int, float]]:
         """The scores of the conversations by their first turns, best first."""
@@ -162,7 +181,7 @@ class Retrieved:
     def _alone(self) -> list[tuple[int, float]]:
         weight = BESIDE_REPLIES if self.replies else BM25_WEIGHT
         turns = convex_combination(self.words, self.near, weight, full=FULL_MATCH * self.whole)
-        scores = said_before_replies(turns, self.replies)
+        scores = said_before_replies(turns, self.replies, REPLY_IN_ORDER if self.in_order else REPLY)
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
     def best(self, count: int) -> list[tuple[int, float]]:
@@ -273,7 +292,7 @@ class Searcher:
         if index is None:
             return Retrieved({}, {})
         vector = self._store.embed([query], query=True)
-        overview = _OVERVIEW.search(query) is not None
+        overview, in_order = _OVERVIEW.search(query) is not None, _TOLD_IN_ORDER.match(query) is not None
         query = first_person(query, scope)  # a name that all memories of its owner are about distinguishes none
         with self._store.read() as db, self._store.trace.span("candidates", "memory"):
             near: dict[int, float] = {}
@@ -304,7 +323,7 @@ class Searcher:
                 words.pop(identifier, None)
             replies = {} if overview else {reply: turn for reply, turn in replies.items() if reply in near}
             whole = self._store.lexical.whole_score(db, query)
-            retrieved = Retrieved(words, near, whole, first, instead, replies)
+            retrieved = Retrieved(words, near, whole, first, instead, replies, in_order)
             pool = retrieved.best(max(POOL, top_k))
             chosen = {identifier for identifier, _ in pool}
             chosen |= {instead[identifier] for identifier in chosen & instead.keys()}

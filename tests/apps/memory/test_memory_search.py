@@ -493,20 +493,27 @@ def test_what_a_person_said_is_found_by_the_reply(memory: Memory, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("question", "order"),
+    ("reply", "question", "order"),
     [
-        ("roof", "pprr"),
-        ("a summary of the roof", "rrpp"),
-        ("eine Zusammenfassung: the roof", "rrpp"),
-        ("resume the roof", "pprr"),
-        ("recapture the roof", "pprr"),
+        (1.0, "roof", "pprr"),
+        (1.0, "a summary of the roof", "rrpp"),
+        (1.0, "eine Zusammenfassung: the roof", "rrpp"),
+        (1.0, "resume the roof", "pprr"),
+        (1.0, "recapture the roof", "pprr"),
+        (0.0, "in what order did I tell you about the roof", "pprr"),
+        (0.0, "how did my talk of the roof go on, in order", "pprr"),
+        (0.0, "In welcher Reihenfolge habe ich roof erwähnt?", "pprr"),
+        (0.0, "may I use the roof in order to mend the roof", "rrpp"),
+        (0.0, "in what order should I mend the roof", "rrpp"),
+        (0.0, "in what order did you tell me to mend the roof", "rrpp"),
+        (0.0, "name the parts of a roof in order", "rrpp"),
     ],
 )
 def test_the_question_tells_how_much_replies_count(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch, question: str, order: str
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, reply: float, question: str, order: str
 ) -> None:
-    for name in ("REPLY", "BM25_WEIGHT", "BESIDE_REPLIES"):
-        monkeypatch.setattr(searching, name, 1.0)
+    for name, value in (("REPLY", reply), ("BM25_WEIGHT", 1.0), ("BESIDE_REPLIES", 1.0)):
+        monkeypatch.setattr(searching, name, value)
     said = ("The roof drips", "The roof: a roof that drips needs a builder", "My roof is old", "An old roof is a roof")
     talk(memory, said, "2026-05-01", run_id="r")
     found = memory.search(question, 4, run_id="r", rerank=False)["results"]
