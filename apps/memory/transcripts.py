@@ -166,8 +166,10 @@ _WRAPPED = (
     "<task-notification>", "<ide_", "<user-prompt-submit-hook>", "<INSTRUCTIONS>", "<skill>", "<turn_aborted>",
     "<user_shell_command>", "<subagent_notification>", "<goal_context>", "<codex_internal_context",
     "# AGENTS.md instructions for ", "Caveat: The messages below were generated", "[Request interrupted by user",
+    "This session is being continued from a previous conversation", "<state_snapshot>",
+    "Another language model started to solve this problem and produced",
 )  # fmt: skip
-"""Texts that a coding agent writes in the user's name begin with one of these."""
+"""Texts that a coding agent writes in the user's name begin with one of these, as a summary after a compaction does."""
 
 _UNSPOKEN = ("isMeta", "isSidechain", "isCompactSummary")
 """Marks of Claude Code for what was said to or by no person: notes, the talk with an agent that it asked, summaries."""
@@ -228,7 +230,8 @@ _ROLES = {
 
 def _opencode(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     said = [p for p in entry["parts"] if isinstance(p, dict) and p.get("type") == "text" and not p.get("synthetic")]
-    yield {**entry, "text": said}
+    if entry["info"].get("summary") is not True:  # what a compaction left
+        yield {**entry, "text": said}
 
 
 def _copilot_chat(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -207,6 +207,7 @@ def claude_code(folder: Path) -> Path:
         line("user", 3, [{"type": "tool_result", "content": "a file"}]),
         *(line("user", 4, "ignored", **{mark: True}) for mark in ("isMeta", "isSidechain", "isCompactSummary")),
         line("user", 4, "[Request interrupted by user]"),
+        line("user", 4, "This session is being continued from a previous conversation that ran out of context."),
         line("user", 4, [{"type": "text", "text": "<ide_opened_file>a.py</ide_opened_file>"}]),
         line(
             "user",
@@ -230,6 +231,7 @@ def codex(folder: Path) -> Path:
         {"timestamp": "2026-05-09T10:00:00Z", "type": "session_meta", "payload": {"id": "c1", "cwd": "/x"}},
         said("user", "<environment_context>cwd</environment_context>"), said("developer", "rules"),
         said("user", "# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>be brief</INSTRUCTIONS>"),
+        said("user", "Another language model started to solve this problem and produced a summary of its thinking."),
         said("user", "the roof needs slate"), said("assistant", "slate it is"),
     )  # fmt: skip
 
@@ -244,7 +246,8 @@ def gemini(folder: Path) -> Path:
         return {"id": f"g{number}", "timestamp": f"2026-05-11T10:0{number}:00.000Z", "type": kind, "content": content}
 
     thought = {**said(3, "gemini", "under the eaves"), "thoughts": [{"subject": "eaves"}], "toolCalls": [{"id": "t"}]}
-    messages = [said(1, "info", "connected"), said(2, "user", [{"text": "where do swallows nest"}]), thought]
+    left = said(1, "user", "<state_snapshot>what a compaction left</state_snapshot>")
+    messages = [said(1, "info", "connected"), left, said(2, "user", [{"text": "where do swallows nest"}]), thought]
     return whole(folder / "session-1.json", {"sessionId": "e1", "projectHash": "ab", "messages": messages})
 
 
@@ -255,7 +258,10 @@ def opencode(folder: Path) -> Path:
 
     text = {"type": "text", "text": "paint the door green"}
     read = {"type": "text", "text": "Called the Read tool", "synthetic": True}
+    left = said(4, "assistant", {"type": "text", "text": "what a compaction left"})
+    left["info"]["summary"] = True
     messages = [
+        left,
         said(1, "user", text, read),
         said(2, "assistant", {"type": "reasoning", "text": "hm"}, {"type": "text", "text": "it is green"}),
         said(3, "assistant", {"type": "tool", "tool": "bash", "state": {}}),
