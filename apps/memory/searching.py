@@ -1,6 +1,6 @@
-"""`Searcher`: fuses BM25 and vector search, then reranks. A reranker trained on passages gives "I am allergic to
-peanuts" little relevance for "what can Ada eat?", and the question in the first person has a vector near that of the
-memory: the benchmark `memory-relevance` fits the weight of each signal."""
+"""`Searcher`: fuses BM25 and vector search, then reranks. A question about a person is asked in the first person,
+because its vector is near that of "I am allergic to peanuts". A reranker trained on passages gives that little
+relevance for "what can I eat?": the benchmark `memory-relevance` fits the weight of each signal."""
 
 from __future__ import annotations
 
@@ -214,6 +214,7 @@ class Searcher:
         if top_k == options.conversations == 0:
             return [], []
         self._store.models.check_room("searching", rerank=rerank, candidates=max(DEPTH, top_k))
+        query = first_person(query, scope)  # a name that all memories of its owner are about distinguishes none
         found = self.retrieve(query, scope, whose, top_k, asked)
         candidates = [
             Candidate(
@@ -228,7 +229,7 @@ class Searcher:
             # Recency and importance may lift any candidate, so with them all candidates need their final scores.
             beside = sum(candidate.record.id in found.instead for candidate in candidates)
             most = min(max(top_k, LOOKED) + beside, len(candidates))
-            candidates = self._rerank(query, candidates, scope, None if options.weighs else most)
+            candidates = self._rerank(query, candidates, None if options.weighs else most)
         candidates = list(_each_once(candidates, found))
         # A question about a time or with a number may ask for the older value.
         if not (asked.before or asked.start) and not any(map(str.isdigit, query)):
@@ -293,7 +294,6 @@ class Searcher:
             return Retrieved({}, {})
         vector = self._store.embed([query], query=True)
         overview, in_order = _OVERVIEW.search(query) is not None, _TOLD_IN_ORDER.match(query) is not None
-        query = first_person(query, scope)  # a name that all memories of its owner are about distinguishes none
         with self._store.read() as db, self._store.trace.span("candidates", "memory"):
             near: dict[int, float] = {}
             words: dict[int, float] = {}
@@ -426,7 +426,7 @@ class Searcher:
         found = self._store.lexical.search(db, query, depth, where=where, params=params, budget=self._store.budget)
         return dict(found[:depth])
 
-    def _rerank(self, query: str, candidates: Sequence[Candidate], scope: Scope, top_k: int | None) -> list[Candidate]:
+    def _rerank(self, query: str, candidates: Sequence[Candidate], top_k: int | None) -> list[Candidate]:
         """The best `top_k` candidates (all if None), in the reranker's order blended with retrieval's. It reads a turn
         with the turn before, because few answers name their subject."""
         answered = {c.record.follows for c in candidates if c.record.follows is not None}
@@ -439,27 +439,14 @@ class Searcher:
         with self._store.trace.span("rerank", "memory"):
             ranked = self._store.models.rank(query, docs, top_k, retrieved=[c.order for c in candidates])
         fitted = self._store.models.evidence(NAME, SIGNALS)
-        personal = [0.0] * len(candidates) if fitted is None else self._personal(query, candidates, scope)
         found, value = [], 1.0
         for r in ranked:
             candidate = candidates[r.index]
-            own = relevance(fitted, r.relevance, candidate.details["semantic"], personal[r.index])
+            own = relevance(fitted, r.relevance, candidate.details["semantic"])
             value = min(value, own)  # a better place is at least as relevant
             details = {**candidate.details, "reranker": r.relevance}
             found.append(replace(candidate, order=r.score, score=value, details=details))
         return found
-
-    def _personal(self, query: str, candidates: Sequence[Candidate], scope: Scope) -> list[float]:
-        """The cosines of candidates with the question rewritten in the first person."""
-        asked = first_person(query, scope)
-        index = self._store.index
-        if asked == query or index is None:
-            return [candidate.details["semantic"] for candidate in candidates]
-        vector = self._store.embed([asked], query=True)[0]
-        with self._store.read() as db:
-            ids = np.array([candidate.record.id for candidate in candidates], np.int64)
-            near: list[float] = (index.vectors(db, ids, absent_as_zero=True) @ vector).tolist()
-        return near
 
 
 def _details(identifier: int, score: float, rank: int, found: Retrieved) -> dict[str, float | int]:
@@ -468,8 +455,8 @@ def _details(identifier: int, score: float, rank: int, found: Retrieved) -> dict
 
 
 NAME = "memories"
-SIGNALS = ("reranker", "cosine", "first_person_cosine")
-"""The reranker's log-odds, and the memory's cosines with the question and with the question in the first person."""
+SIGNALS = ("reranker", "cosine")
+"""The reranker's log-odds, and the memory's cosine with the question, which is in the first person."""
 
 _ALWAYS = ("the user",)
 _VERBS = {"does": "do", "is": "am", "has": "have"}
@@ -491,15 +478,10 @@ def first_person(question: str, names: Iterable[str | None]) -> str:
     return named.sub(lambda match: "my" if match["owner"] else "I", asked)
 
 
-def signals(reranker: float, cosine: float, personal: float) -> list[float]:
-    """The values of `SIGNALS` for one memory: the reranker's probability and the two cosines."""
-    return [log_odds(reranker), cosine, max(cosine, personal)]
-
-
-def relevance(fitted: Evidence | None, reranker: float, cosine: float, personal: float) -> float:
+def relevance(fitted: Evidence | None, reranker: float, cosine: float) -> float:
     """The probability that a memory helps to answer; the reranker's own if no model was fitted for the models in
     use."""
-    return reranker if fitted is None else fitted.probability(signals(reranker, cosine, personal))
+    return reranker if fitted is None else fitted.probability((log_odds(reranker), cosine))
 
 
 @dataclass(frozen=True, slots=True)

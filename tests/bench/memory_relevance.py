@@ -12,10 +12,10 @@ import numpy as np
 
 from bench.figures import higher, lower, neither, tabulate
 from bench.options import Folder, Output, benchmark
-from edge.apps.memory.searching import NAME, SIGNALS, first_person, signals
+from edge.apps.memory.searching import NAME, SIGNALS, first_person
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
-from edge.models.evidence import Evidence, Logistic, fit, save
+from edge.models.evidence import Evidence, Logistic, fit, log_odds, save
 from edge.models.training.corpora import load
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
@@ -101,11 +101,10 @@ def _signals(
     embedder: Embedder, reranker: Reranker, question: str, user: str, texts: Sequence[str]
 ) -> list[list[float]]:
     """The signals of each memory for a question about a user."""
-    asked, personal = embedder.embed([question, first_person(question, [user])], query=True)
-    vectors = embedder.embed(texts)
-    ranked = {result.index: result.relevance for result in reranker.rank(question, texts)}
-    near, nearer = vectors @ asked, vectors @ personal
-    return [signals(ranked[i], float(near[i]), float(nearer[i])) for i in range(len(texts))]
+    asked = first_person(question, [user])
+    near = embedder.embed(texts) @ embedder.embed([asked], query=True)[0]
+    ranked = {result.index: result.relevance for result in reranker.rank(asked, texts)}
+    return [[log_odds(ranked[i]), float(near[i])] for i in range(len(texts))]
 
 
 def _conversations(data: Path, embedder: Embedder, reranker: Reranker, count: int) -> list[tuple[list[float], bool]]:
