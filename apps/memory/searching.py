@@ -459,6 +459,10 @@ SIGNALS = ("reranker", "cosine")
 """The reranker's log-odds, and the memory's cosine with the question, which is in the first person."""
 
 _ALWAYS = ("the user",)
+_BEFORE_THINGS = ("the", "a", "an", "this", "my", "our", "your", "which", "every", "no")
+_OF_NO_THING = "".join(rf"(?<!\b{word} )" for word in _BEFORE_THINGS)
+"""No such word stands before a name: "which test" does not ask about the user "test"."""
+
 _VERBS = {"does": "do", "is": "am", "has": "have"}
 
 
@@ -470,7 +474,7 @@ def first_person(question: str, names: Iterable[str | None]) -> str:
     """
     known = [name for name in (*names, *_ALWAYS) if name and re.search(r"[^\W\d_]", name)]
     person = "|".join(re.escape(name) for name in sorted(known, key=len, reverse=True))
-    named = re.compile(rf"(?<!\w)(?:{person})(?P<owner>['’]s?)?(?!\w)", re.IGNORECASE)
+    named = re.compile(rf"(?<!\w){_OF_NO_THING}(?:{person})(?P<owner>['’]s?)?(?!\w)", re.IGNORECASE)
     asked = re.sub(
         rf"\b(?P<verb>does|is|has)\s+(?P<name>{person})(?!['’\w])",
         lambda match: f"{_VERBS[match['verb'].lower()]} {match['name']}", question, flags=re.IGNORECASE,

@@ -273,6 +273,8 @@ def test_the_score_never_rises_down_the_results(memory: Memory) -> None:
         ("who is Mr. (B)?", ["Mr. (B)"], "who am I?"),
         ("what do I eat?", [None, None, None], "what do I eat?"),
         ("which 7 dwarfs?", ["7"], "which 7 dwarfs?"),
+        ("which test does test like?", ["test"], "which test do I like?"),
+        ("does the user know the test?", ["user", "test"], "do I know the test?"),
     ],
 )
 def test_questions_are_asked_as_the_person_would(question: str, names: list[str | None], asked: str) -> None:
