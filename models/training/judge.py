@@ -38,7 +38,10 @@ _PRINCIPAL = 15_000
 _BATCH = 128
 _NEAR = 16 * _BATCH
 _BLOCK = 24 * _NEAR
-_RATE = 3e-3
+_RATE = 2e-3
+_FALLING = 0.3
+"""The share of the steps at the end in which the rate falls to nothing."""
+
 _DROPOUT = 0.1
 _FREQUENT, _UNKNOWN, _GIVEN_ALONE = 400, 0.08, 0.3
 """Of other words than the most frequent ones, these shares are unknown in a step, as names and rare words are later, or
@@ -179,9 +182,12 @@ def batches(made: Sequence[Pair]) -> Iterator[Sequence[Pair]]:
 def fit(blocks: int, known: Words) -> Network:
     """Fits on so many blocks of 49,152 pairs."""
     network = Network(known)
-    steps = blocks * (_BLOCK // _BATCH)
+    first = _BLOCK // _BATCH
+    steps = blocks * first
     optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=steps, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1, (step + 1) / first, (steps - step) / (_FALLING * steps))
+    )
     for block in range(blocks):
         made = list(pairs(_BLOCK, 1_000 + block))
         total = 0.0
@@ -211,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="edge.models.training.judge", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--vectors", type=Path, required=True, help="an .npz of words and their vectors")
-    parser.add_argument("--blocks", type=int, default=28, help="of 49,152 pairs")
+    parser.add_argument("--blocks", type=int, default=80, help="of 49,152 pairs")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
