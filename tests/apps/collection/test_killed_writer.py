@@ -1,178 +1,104 @@
-"""A writer that is killed at any moment loses nothing that was committed, and leaves nothing twice."""
+"""A writer that ends between any two commits loses nothing that was committed, and leaves nothing twice. SQLite undoes
+what a kill interrupts within one (`tests/apps/store/test_foreign.py`)."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import random
 import re
-import runpy
-import sys
-import time
-from collections import Counter
+import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from hashlib import blake2b
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from edge.apps.collection.collection import Collection
+import pytest
 
-KILLS = 30
-FILES = 24
+from edge.apps.collection.collection import Collection
+from edge.apps.store.database import Database
+
 MARK = re.compile(r"f\d+p\d+v\d+")
 
-WRITER = '''
-import sys
-from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
-
-import edge.apps.collection.intake as intake
-import edge.apps.collection.writing as writing
-from edge.apps.collection.collection import Collection
-from edge.apps.documents.base import Extracted
-from edge.apps.documents.chunking import chunks_of
-from edge.apps.documents.plain import text_blocks
-from edge.budget import MemoryBudget
-from edge.config import Config
-from edge.runtimes.embedder import Embedder
-
-intake.BATCH = 8  # so that files go in part by part, too
+def text(number: int, parts: int, changed: int = -1) -> str:
+    """A text of marked parts, of which one is in its second version."""
+    marks = (f"f{number}p{part}v{int(part == changed)}" for part in range(parts))
+    return "\n\n".join(f"{mark} " + "words of a paragraph that fills a chunk " * 25 for mark in marks)
 
 
-class Quick(Embedder):
-    """Stands for a model: vectors that cost nothing."""
-
-    def __init__(self):
-        self.model = SimpleNamespace(name="quick", fingerprint="quick", path=Path("quick"))
-
-    dim = 16
-
-    def embed(self, texts, *, query=False):
-        rows = [np.random.default_rng(abs(hash(text)) % 2**32).standard_normal(16) for text in texts]
-        vectors = np.array(rows, np.float32)
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-class Plain:
-    """Reads text files here: a process for it would take longer to start than this one may live."""
-
-    def __init__(self, **options):
-        pass
-
-    def extract(self, path, following=()):
-        return Extracted("text", path.name, tuple(chunks_of(text_blocks(path.read_text()), path.name)))
-
-    def close(self):
-        pass
-
-
-writing.Extractor = Plain
-with Collection(place, config=Config(memory=10**11), budget=MemoryBudget(10**11, baseline=0), embedder=Quick()) as one:
-    ready.send("ready")
-    while True:
-        one.index(folder)
-        ready.send("done")
-        ready.recv()
-'''
-
-
-class Files:
-    """A folder of marked texts, which changes between two kills."""
-
-    def __init__(self, path: Path, chance: random.Random) -> None:
-        self.path = path
-        self.chance = chance
-        self.versions: Counter[int] = Counter()
-        path.mkdir()
-        for number in range(FILES):
-            self.write(number)
-
-    def write(self, number: int) -> None:
-        self.versions[number] += 1
-        count = self.chance.choice([1, 2, 3, 30])
-        # Every part keeps its version unless it is the one that changes: most chunks stay.
-        changed = self.chance.randrange(count)
-        marks = [f"f{number}p{p}v{self.versions[number] if p == changed else 0}" for p in range(count)]
-        text = "\n\n".join(f"{mark} " + "words of a paragraph that fills a chunk " * 25 for mark in marks)
-        file = self.path / f"{number}.txt"
-        file.write_text(text)
-        os.utime(file, ns=(moment := self.versions[number] * 10**9, moment))
-
-    def change(self) -> None:
-        for number in self.chance.sample(range(FILES), 6):
-            file = self.path / f"{number}.txt"
-            if file.exists() and self.chance.random() < 0.3:
-                file.unlink()
-            else:
-                self.write(number)
-
-    def hashes(self) -> dict[str, bytes]:
-        return {str(f): blake2b(f.read_bytes(), digest_size=16).digest() for f in self.path.iterdir()}
-
-
-def taken_in(collection: Collection, hashes: dict[str, bytes]) -> set[str]:
-    """Files that stand in the collection as they are on disk; asserts that their chunks are theirs, each once."""
+def taken_in(collection: Collection, versions: list[dict[str, bytes]]) -> set[str]:
+    """Files that stand in the collection in their last version; asserts that a file which stands there in any version
+    has the chunks of that version, each once."""
+    marks = {
+        blake2b(data, digest_size=16).digest(): sorted(MARK.findall(data.decode()))
+        for version in versions
+        for data in version.values()
+    }
     found = set()
     with collection.database.read() as db:
-        for file, path, status, digest in db.execute("SELECT id, path, status, hash FROM files").fetchall():
-            marks = [
-                mark
-                for (text,) in db.execute("SELECT text FROM chunks WHERE file = ?", (file,))
-                for mark in MARK.findall(text)
-            ]
-            assert len(marks) == len(set(marks)), (path, Counter(marks).most_common(1))
-            if status == "indexed" and path in hashes and digest == hashes[path]:
-                found.add(path)
-                assert sorted(marks) == sorted(MARK.findall(Path(path).read_text())), path
+        for file, path, digest in db.execute("SELECT id, path, hash FROM files WHERE status = 'indexed'").fetchall():
+            texts = db.execute("SELECT text FROM chunks WHERE file = ?", (file,)).fetchall()
+            if digest is not None:
+                assert sorted(mark for (each,) in texts for mark in MARK.findall(each)) == marks[digest], path
+                name = Path(path).name
+                if versions[-1].get(name) and blake2b(versions[-1][name], digest_size=16).digest() == digest:
+                    found.add(name)
     return found
 
 
-def test_thirty_kills(tmp_path: Path, consistent: Callable[[Collection], None], make: Callable[..., Any]) -> None:
-    chance = random.Random(1)
-    files = Files(tmp_path.resolve() / "files", chance)
-    script = tmp_path / "writer.py"
-    script.write_text(WRITER)
-    method = "spawn" if sys.platform == "win32" else "forkserver"
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        # What a writer imports in any case. Each of them would load it anew.
-        context.set_forkserver_preload(
-            [
-                "edge.apps.collection.collection", "edge.apps.collection.writing", "edge.apps.documents.extraction",
-                "edge.apps.documents.chunking", "edge.apps.documents.plain", "edge.devices.cpu",
-                "edge.devices.faiss_codec", "edge.ivf.maintenance.compaction",
-                "edge.ivf.maintenance.retraining", "edge.runtimes.embedder", "faiss",
-            ]
-        )  # fmt: skip
-    collection = None
-    committed: dict[str, bytes] = {}
-    interrupted = 0
-    lasted = None  # seconds that the last whole pass took here, so that kills fall into a pass on any machine
-    for _ in range(KILLS):
-        ours, theirs = context.Pipe()
-        values = {"place": tmp_path / "collection", "folder": files.path, "ready": theirs}
-        process = context.Process(target=runpy.run_path, args=(str(script),), kwargs={"init_globals": values})
-        process.start()
-        assert ours.recv() == "ready"
-        theirs.close()  # so that a writer that fails is noticed
-        began = time.perf_counter()
-        finished = ours.poll(lasted and chance.random() * lasted * 1.25)
-        assert not finished or ours.recv()
-        if finished:
-            lasted = time.perf_counter() - began
-        process.kill()
-        process.join()
-        ours.close()
-        interrupted += not finished
+def test_an_end_between_any_two_commits_loses_nothing(
+    make: Callable[..., Collection], folder: Any, tmp_path: Path, consistent: Callable[[Collection], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of a run over files that are new, changed, gone, moved and the same, with more parts than one commit takes."""
+    for module in ("collection.intake", "store.rebuilding"):
+        monkeypatch.setattr(f"edge.apps.{module}.BATCH", 4)
+    for number in range(5):
+        folder.write(f"{number}.txt", text(number, 6))
+    with make("before") as collection:
+        collection.index(folder.path)
+    versions = [contents(folder.path)]
+    folder.write("0.txt", text(10, 9))
+    folder.write("1.txt", text(1, 6, changed=2))
+    (folder.path / "2.txt").unlink()
+    (folder.path / "3.txt").rename(folder.path / "moved.txt")
+    folder.write("5.txt", text(5, 9))
+    versions.append(contents(folder.path))
+    kept: set[str] = {"4.txt"}
+    write = Database.write
+    for commits in count():
+        shutil.copytree(tmp_path / "before", tmp_path / str(commits))
+        left = iter(range(commits))
 
-        hashes = files.hashes()
-        collection = collection or make()
-        now = taken_in(collection, hashes)
-        consistent(collection)
-        assert not {path for path, digest in committed.items() if hashes.get(path) == digest} - now
-        assert not finished or now == set(hashes)
-        committed = {path: hashes[path] for path in now}
-        files.change()
-    assert interrupted > KILLS // 5
+        def ended(self: Database, left: Any = left) -> AbstractContextManager[Any]:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return write(self)
+
+        with make(str(commits)) as collection, monkeypatch.context() as patch:
+            patch.setattr(Database, "write", ended)
+            try:
+                collection.index(folder.path)
+            except KeyboardInterrupt:
+                finished = False
+            else:
+                finished = True
+        with make(str(commits)) as collection:
+            now = taken_in(collection, versions)
+            consistent(collection)
+            assert kept <= now, "what was committed is lost"
+            kept = now
+            collection.index(folder.path)
+            assert taken_in(collection, versions) == set(versions[-1])
+            consistent(collection)
+            assert collection.vectors is not None
+            with collection.database.read() as db:
+                assert collection.vectors.status(db).rows == collection.status().chunks
+            assert collection.health().state == "ok"
+        if finished:
+            break
+    assert commits > 10, commits
