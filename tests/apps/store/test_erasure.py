@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import itertools
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -14,23 +16,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from naive.erasing_child import holds
 from naive.program import config_of, write_tiny_models
 from naive.words import WordEmbedder, WordReranker
 
 from edge.apps.collection.collection import Collection
 from edge.apps.memory.memory import Memory
+from edge.apps.store.rows import Leasing
 from edge.errors import InputError, StorageError
 from edge.ivf.index import VectorIndex
 from edge.ivf.maintenance import maintainer
 from edge.ivf.maintenance.maintainer import Guard
 
-CHILD = Path(__file__).parents[2] / "naive" / "erasing_child.py"
-
 WORDS = ("zqxvkwbtwjfp", "xkjqvzwbrdgh", "qwzjxkvbmlyt")
 """Words that share no beginning with others, whose ends FTS5 would store alone."""
 
 FIRST, SECOND, TURN = (f"The safe opens with {word}" for word in WORDS)
+
+
+def holds(place: Path, needles: list[bytes]) -> list[str]:
+    """The files below a folder that hold any of the bytes."""
+    files = (path for path in sorted(place.rglob("*")) if path.is_file())
+    return [f"{path.name}: {needle[:40]!r}" for path in files for needle in needles if needle in path.read_bytes()]
 
 
 def needles(vectors: Any = ()) -> list[bytes]:
@@ -261,17 +267,43 @@ def patiently_erased(opened: Memory, name: str) -> dict[str, Any]:
     raise AssertionError("the erasure never came through")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a process is forked for each end")
-@pytest.mark.parametrize("kind", ["memory", "collection"])
+DELETED = {
+    "memory": "SELECT count(*) FROM memories WHERE uuid = ?",
+    "collection": "SELECT count(*) FROM files WHERE path = ?",
+}
+
+
+@pytest.mark.parametrize("kind", DELETED)
 def test_a_kill_at_any_statement_leaves_nothing_to_the_next_opening(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A kill leaves the files as they are at that moment."""
     place, name, found = request.getfixturevalue(kind)
-    task = {"name": name, "needles": [one.hex() for one in found], "models": str(tmp_path / "models"), "step": 11}
-    command = [sys.executable, str(CHILD), str(place), kind, str(tmp_path / "copies"), json.dumps(task)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(lines) > 10
-    assert lines[-1][1] == 0, done.stderr
-    for number, code, again, left in lines:
-        assert (again, left) == (0, []), f"killed before statement {number} ({code}): {done.stderr}"
+    opened: Callable[[Path], Any] = open_memory if kind == "memory" else open_collection
+
+    def erase(store: Any) -> None:
+        store.delete(name, purge=True) if kind == "memory" else store.purge([name])
+
+    copies: list[Path] = []
+    execute, statements = Leasing.execute, itertools.count()
+
+    def copied(db: Leasing, *arguments: Any, **named: Any) -> Any:
+        if next(statements) % 11 == 0:
+            copies.append(shutil.copytree(place, tmp_path / f"copy {len(copies)}"))
+        return execute(db, *arguments, **named)
+
+    with opened(place) as store, monkeypatch.context() as patch:
+        patch.setattr(Leasing, "execute", copied)
+        erase(store)
+    assert len(copies) > 10
+    for copy in copies:
+        with (
+            opened(copy) as store,
+            (store if kind == "collection" else store.store).database.read() as db,
+        ):
+            (left,) = db.execute(DELETED[kind], [name]).fetchone()
+        if left:  # nothing was acknowledged, and nothing was done
+            with opened(copy) as store:
+                erase(store)
+        assert holds(copy, found) == [], copy.name
+        shutil.rmtree(copy)
