@@ -54,7 +54,8 @@ def test_an_answer_fits_its_room_whatever_the_documents_hold(
     mail = Mail("ann@example.org", "bob@example.org", "\u202ecompute " * 20, "2026-01-02T03:04:05Z")
     more = tuple(Place(number, number, number, None, 0.5) for number in range(30))
     rich = {"mail": mail, "more": more} if "\u202e" in path else {}
-    hits = [hit(text, path, **rich, **({"collection": str(number % 2)} if rich else {})) for number in range(count)]
+    one = hit(text, path, **rich)
+    hits = [replace(one, collection=str(number % 2) if rich else "") for number in range(count)]
     around = "what is sent besides"
     found = brief(hits, top_k=max(1, count), max_tokens=limit, around=around)
     sent = around + written(_harmless(found))
