@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ import numpy as np
 import pytest
 from naive.program import output_of
 from naive.spread import QUERIES, Small, invented, told
-from naive.spread_kills import check, killed_after, started
 
-from edge.apps.cluster.calling import Assignment
+from edge.apps.cluster.calling import Assignment, ShardDocument
 from edge.apps.cluster.catalogue import Replica, home
 from edge.apps.cluster.intake import index
 from edge.apps.cluster.places import LocalPlaces
-from edge.config import Config
+from edge.apps.cluster.shard import put, stored
+from edge.apps.collection.catalog import Catalog
 from edge.errors import InputError
 from edge.ivf.base import CodecSpec, Quantizer
 
@@ -256,11 +257,67 @@ def test_shards_are_searched_as_one_collection_would_be(small: Callable[..., Sma
         one.check(where="type:text", rerank=False)
 
 
-def test_a_killed_writer_leaves_a_complete_collection(tiny_models: Path, tiny_config: Config, tmp_path: Path) -> None:
-    chance = random.Random(4)
-    for seed in range(2):
-        killed_after(started("write", tmp_path, tiny_models, seed), tmp_path, chance.randint(5, 25), chance)
-        check(tmp_path, tiny_config)
+def kept(one: Small) -> dict[str, str | None]:
+    """The words of all documents, each of which is in one shard. The collection beside the shards gets them, too."""
+    documents: list[ShardDocument] = []
+    for replica in one.cluster.catalogue.replicas():
+        one.places.send(replica, "state", b"{}", b"").result()
+        shard = one.places._shards[replica.folder].collection
+        with shard.database.read() as db:
+            paths = [path for (path,) in db.execute("SELECT path FROM files")]
+            documents += stored(db, Catalog(), shard.vectors, paths)
+    with one.whole.database.write() as db:
+        assert one.whole.vectors is not None
+        put(db, Catalog(), one.whole.vectors, documents)
+    found = {each.path: " ".join(" ".join(chunk.text for chunk in each.chunks).split()) for each in documents}
+    assert len(found) == len(documents)
+    one.whole.delete([file.path for file in one.whole.files() if file.path not in found])
+    one.share()
+    return found
+
+
+def test_an_end_before_any_request_leaves_each_document_once_and_whole(small: Callable[..., Small]) -> None:
+    """What was acknowledged is there, what was under way is there or not, and one collection of it finds the same."""
+    one = small(2, lists=True)
+    one.add(invented(3, 80))
+    one.cluster.finish()
+    now, counting, finished = kept(one), threading.Lock(), False
+    names = sorted(now)
+    for requests in itertools.count():
+        left = iter(range(requests))
+
+        def before(replica: Replica, verb: str, left: Iterator[int] = left) -> None:
+            with counting:  # shards are asked in parallel
+                if next(left, None) is None:
+                    raise Killed
+
+        allowed = {name: {now.get(name)} for name in names}
+        changed, gone = dict(zip(names, invented(9 + requests, 20).values(), strict=False)), names[18:23]
+        one.cluster.places = Watched(one.places, before)
+        with contextlib.suppress(Killed):
+            for work, given, then in (
+                (one.cluster.put, one.documents(changed), {name: " ".join(changed[name].split()) for name in changed}),
+                (one.cluster.remove, gone, dict.fromkeys(gone)),
+            ):
+                for name, words in then.items():
+                    allowed[name].add(words)
+                work(given)
+                allowed |= {name: {words} for name, words in then.items()}
+            one.cluster.finish()
+            finished = True
+        one.cluster.close()
+        one.places.close()
+        one.places = LocalPlaces(config=one.config)
+        one.cluster = one.opened()
+        assert one.cluster.search("old ice", rerank=False)  # the first search publishes what was left
+        with one.cluster.writing():
+            one.cluster.finish()
+        now = kept(one)
+        assert {name: versions for name, versions in allowed.items() if now.get(name) not in versions} == {}
+        one.check(QUERIES[requests % 5 :][:1], rerank=False)
+        if finished:
+            break
+    assert requests > 10, requests
 
 
 ONE, TWO = (Replica("s", number, "", str(number), 0) for number in (0, 1))

@@ -15,9 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
+from naive.headless import started
 from naive.spread import QUERIES, Small, invented, told
 from naive.spread import nodes as start_nodes
-from naive.spread_kills import started
 
 from edge.apps.cluster.calling import ShardLost
 from edge.apps.cluster.intake import index
@@ -149,7 +149,7 @@ def test_every_verb_ends_when_the_head_dies_and_a_repeated_run_goes_on(
 ) -> None:
     for name, value in {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "7" * 64, "RAY_USAGE_STATS_ENABLED": "0"}.items():
         monkeypatch.setenv(name, value)
-    child = started("headless", tmp_path, tiny_models)
+    child = started(tmp_path, tiny_models)
     try:
         assert child.wait(300) == 0, (tmp_path / "errors").read_text(errors="replace")[-2000:]
     finally:
