@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -264,42 +260,6 @@ def test_vacuum_gives_the_space_of_deleted_rows_back(database: Database) -> None
         db.execute("DELETE FROM notes")
     database.vacuum()
     assert database.path.stat().st_size < 100_000
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from edge.apps.store.database import Database
-from edge.budget import MemoryBudget
-database = Database(Path(sys.argv[1]), [sys.argv[2]], budget=MemoryBudget(1 << 36, baseline=0))
-number = int(sys.argv[3])
-while True:
-    with database.write() as db:
-        db.executemany("INSERT INTO notes(text) VALUES (?)", [(str(number),)] * 3)
-    print(number, flush=True)
-    number += 1
-"""
-
-
-def test_what_was_committed_survives_a_kill(database: Database) -> None:
-    chance = random.Random(0)
-    number = 0
-    for _ in range(5):
-        process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(database.path), NOTES, str(number)], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(chance.random() / 20)
-        process.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
-        said = process.stdout.read().split()
-        process.wait()
-        found = texts(database)
-        assert all(found.count(text) == 3 for text in set(found))
-        last = max(int(text) for text in found)
-        assert last >= int(said[-1] if said else number)
-        assert set(found) == {str(i) for i in range(last + 1)}
-        number = last + 1
 
 
 def test_every_commit_is_flushed(tmp_path: Path) -> None:
