@@ -105,30 +105,6 @@ def test_a_collection_that_is_not_there_cannot_be_read(make: Make, tmp_path: Pat
     assert not (tmp_path / "absent").exists()
 
 
-def test_a_reader_changes_nothing(make: Make, small: Any) -> None:
-    make().index(small.path)
-    reader = make(read_only=True)
-    assert reader.search("river")
-    assert reader.status().indexed == 3
-    with pytest.raises(StorageError):
-        reader.index(small.path)
-
-
-def test_status_and_files(collection: Collection, small: Any) -> None:
-    collection.index(small.path)
-    status = collection.status()
-    assert status.indexed == 3
-    assert dict(status.kinds) == {"markdown": 2, "text": 1}
-    assert [Path(file.path).name for file in status.skipped] == ["picture.bin"]
-    assert status.chunks == 3
-    assert list(status.roots) == [str(small.path)]
-    assert status.embedder is not None
-    assert status.vectors is not None
-    assert status.vectors.rows == 3
-    assert [file.chunks for file in collection.files()] == [1, 1, 1]
-    assert [file.kind for file in collection.files(["path:*.txt"])] == ["text"]
-
-
 def test_everything_is_given_back(make: Make, small: Any) -> None:
     budget = MemoryBudget(10**11, baseline=0)
     collection = make(budget=budget)

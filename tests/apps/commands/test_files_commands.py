@@ -218,11 +218,15 @@ def test_status_and_list(edge: Edge) -> None:
     assert [Path(entry["path"]).name for entry in status["failed"]] == ["broken.pdf"]
     assert all(entry["reason"] for entry in status["failed"] + status["skipped"])
     assert status["chunks"] == status["index"]["rows"] == 3
+    assert (status["kinds"], status["roots"]) == ({"markdown": 2, "text": 1}, [str(edge.project)])
+    assert [Path(entry["path"]).name for entry in status["skipped"]] == ["picture.bin"]
+    assert status["embedder"]["source"] == "tiny-embedder"
     shown = edge("status").stdout
     assert "3 files" in shown
     assert "broken.pdf: " in shown
     files = edge.json("list")["files"]
     assert [Path(file["path"]).name for file in files] == ["bread.md", "rivers.md", "notes.txt"]
+    assert [(file["kind"], file["chunks"]) for file in files] == [("markdown", 1), ("markdown", 1), ("text", 1)]
     assert "markdown" in edge("list", "--filter", "path:docs").stdout
 
 
@@ -351,12 +355,6 @@ def test_the_default_models_find_by_meaning_without_a_download(edge: Edge, files
     for words in ([], ["--no-rerank"]):
         found = edge.json("search", "where did the cat rest?", *words, *place, **new)["results"]
         assert Path(found[0]["path"]).name == "pet.txt", "no word of the question is in it"
-
-
-def test_without_an_embedder_the_command_that_gets_it_is_named(edge: Edge, files_home: Path) -> None:
-    place = ["--collection", str(files_home / "none"), "--embedder", "multilingual-e5-small"]
-    message = edge.refused("index", ".", *place, EDGE_MODELS_DIR=str(files_home / "empty"))
-    assert "edge models pull multilingual-e5-small" in message
 
 
 def test_what_matches_is_coloured_on_a_terminal_only(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,20 +70,6 @@ def test_a_heading_stays_with_what_it_heads() -> None:
         assert not chunk.text.splitlines()[-1].startswith("Heading")
 
 
-def test_a_sentence_longer_than_a_chunk_is_cut_between_words() -> None:
-    words = [f"word{n}" for n in range(600)]
-    chunks = list(chunks_of([Block(" ".join(words), 1, 1)], ""))
-    assert " ".join(chunk.text for chunk in chunks).split() == words
-    assert all(estimate_pieces(chunk.text) <= 220 for chunk in chunks)
-
-
-def test_a_word_longer_than_a_chunk_is_cut_anywhere() -> None:
-    text = "x" * 5000 + " 山" * 10 + "é" * 3000
-    chunks = list(chunks_of([Block(text, 1, 1)], "", max_tokens=64))
-    assert "".join("".join(chunk.text.split()) for chunk in chunks) == text.replace(" ", "")
-    assert all(estimate_pieces(chunk.text) <= 64 for chunk in chunks)
-
-
 @pytest.mark.parametrize(
     "text",
     [

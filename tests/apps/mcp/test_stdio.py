@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -90,7 +91,10 @@ async def test_a_message_that_is_too_long_is_refused_and_the_next_one_is_read() 
         most = max(most, client.budget.used)
 
     client.budget._resize = watched  # type: ignore[method-assign]
+    tracemalloc.start()
     assert identifier(await anext(client.messages)) == 3
+    assert tracemalloc.get_traced_memory()[1] < 2 * MB, "what is refused is not held"
+    tracemalloc.stop()
     refusal = client.answer()
     assert refusal["id"] == "long"
     assert "3.15 MB was not read: it is longer than the 1.05 MB" in refusal["error"]["message"]

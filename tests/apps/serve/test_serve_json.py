@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tracemalloc
 from typing import Annotated, Any
@@ -177,16 +176,3 @@ def test_a_body_that_would_stop_the_loop_for_long_is_refused_unread(inside: Http
     (many, said), (long, also) = in_a_loop(serve())
     assert (many, said) == (413, f"the body holds more than {MOST_VALUES:,} values, the most of one request")
     assert (long, also) == (413, "the field `documents` has more than 10,000 entries, the most of one request")
-
-
-def test_requests_at_once_are_answered_while_one_sends_its_body(inside: HttpServer) -> None:
-    async def serve() -> list[int]:
-        app = application(inside)
-        slow = Asked(app, "/v1/rerank")
-        slow.send(b'{"query": "x", "documents": ["a", ')
-        await slow.taken.wait()
-        statuses = [(await ask(app, "/v1/rerank", {"query": "x", "documents": ["a"]}))[0]]
-        slow.send(b'"b"]}', last=True)
-        return [*statuses, (await asyncio.wait_for(slow.answer(), 60))[0]]
-
-    assert in_a_loop(serve()) == [200, 200]

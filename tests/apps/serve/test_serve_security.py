@@ -114,19 +114,6 @@ def test_a_body_that_is_too_long_is_refused_with_the_number(server: Running) -> 
     assert "8388608" in announced.json()["detail"]
 
 
-def test_what_does_not_fit_the_memory_is_refused_with_the_limit_that_would_do(
-    start_server: Callable[..., Running], tmp_path: Path
-) -> None:
-    server = start_server("--memory", "190MB", runtime=tmp_path / "run")
-    marks = b'{"query": "x", "documents": [' + b",".join([b'"a river in spring \xc3\xbc"'] * 290_000) + b"]}"
-    with server.client() as client:
-        answer = client.post("/v1/rerank", content=marks)
-        assert answer.status_code == 413
-        assert "--memory" in answer.json()["detail"]
-        assert client.post("/v1/rerank", json=BODY).status_code == 200
-        assert client.get("/v1/engine").json()["memory"]["resident"] < 190e6
-
-
 def test_slow_and_vanishing_clients_are_dropped(server: Running) -> None:
     """A head that never ends, a body that never comes, a client that goes: the server serves on."""
     head = b"POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"

@@ -150,17 +150,6 @@ def test_values_beyond_the_limit_together_are_never_held(memory: Callable[..., M
         assert opened.get_all(top_k=2)["results"], "those that fit are read"
 
 
-def test_json_is_leased_before_it_is_parsed(memory: Callable[..., Memory], tmp_path: Path) -> None:
-    """An empty list has three characters there, and 64 bytes in memory."""
-    value = """'{"a": [' || replace(hex(zeroblob(1000000)), '00', '[],') || '1]}'"""
-    write(tmp_path / "memory" / "memory.db", f"UPDATE memories SET metadata = {value}", SEAL["memories"])
-    with memory(budget=MemoryBudget(anonymous_resident() + (48 << 20))) as opened:
-        before = anonymous_resident()
-        with pytest.raises(BudgetExceeded, match="rows that are read"):
-            opened.get_all()
-        assert anonymous_resident() < before + (32 << 20)
-
-
 def test_a_path_beyond_the_limit_is_never_held(
     collection: Callable[[], Collection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
