@@ -99,12 +99,6 @@ def test_a_collection_without_passages_takes_any_embedder(make: Make, small: Any
         make().search("river")
 
 
-def test_a_collection_that_is_not_there_cannot_be_read(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"there is no collection in .*; `edge index DIR` makes one"):
-        make("absent", read_only=True)
-    assert not (tmp_path / "absent").exists()
-
-
 def test_everything_is_given_back(make: Make, small: Any) -> None:
     budget = MemoryBudget(10**11, baseline=0)
     collection = make(budget=budget)
