@@ -74,6 +74,8 @@ def test_another_process_that_keeps_writing_is_named(database: Database) -> None
     other.execute("COMMIT")
     insert(database, "late")
     assert texts(database) == ["late"]
+    with database.write(), pytest.raises(apsw.BusyError):  # it is the only writer from its beginning
+        other.execute("BEGIN IMMEDIATE")
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:
