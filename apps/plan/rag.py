@@ -102,6 +102,8 @@ _ROWS = 12
 
 _STAGES = 6
 
+_CHIPS = 128
+
 HERE = "here"
 
 
@@ -115,9 +117,7 @@ HERE = "here"
     show_default=True,
     help="Accelerator, by its published constants, or this machine, by the measurements of `edge profile`.",
 )
-@click.option(
-    "--accelerators", type=click.IntRange(1, 4096), default=128, show_default=True, help="The most that may be used."
-)
+@click.option("--accelerators", type=click.IntRange(1, 4096), help=f"The most that may be used, {_CHIPS} if not given.")
 @click.option("--memory", help="The most bytes that all devices together may hold, such as 2TB.")
 @click.option(
     "--goal",
@@ -136,7 +136,7 @@ HERE = "here"
 def rag(
     schema: str,
     device: str,
-    accelerators: int,
+    accelerators: int | None,
     memory: str | None,
     goal: str,
     ttft: float | None,
@@ -151,12 +151,15 @@ def rag(
     """
     most = None if memory is None else parse_size(memory)
     if device == HERE:
+        if accelerators is not None:
+            raise InputError("--accelerators is not for plans with --on here: this machine is one device")
         if schema not in PIPELINE_SCHEMAS:
             raise InputError(f"{schema!r} was not profiled: with --on here the schema is a pipeline of `edge ask`")
         plan_here(schema, here, [GOALS[name] for name in (goal, *GOALS)], ttft, most, as_json=as_json)
         return
     if here != Here(None, None, None, None):
         raise InputError("--rate, --llm, --output and --collection are for plans with --on here")
+    accelerators = accelerators or _CHIPS
     described = read_schema(schema)
     tables = grid(described, device, accelerators)
     hardware = ACCELERATORS[device]

@@ -83,6 +83,8 @@ def test_what_was_not_profiled_cannot_be_planned(home: Path) -> None:
         run("plan", "rag", "mine.json", "--on", "here")
     with pytest.raises(EdgeError, match="with --on here"):
         run("plan", "rag", "plain", "--rate", "1")
+    with pytest.raises(EdgeError, match="this machine is one device"):
+        run("plan", "rag", "plain", "--on", "here", "-c", "store", "--accelerators", "4")
 
 
 def test_what_was_profiled_is_planned_and_written_for_a_server(home: Path, measured: dict[str, Any]) -> None:
