@@ -24,6 +24,7 @@ from edge.apps.memory.records import SELECT, Record, held_records, read_records,
 from edge.apps.memory.store import REBUILD, MemoryStore
 from edge.apps.memory.validity import ORDERS, Asked, chains, in_chains
 from edge.apps.store.fusion import FULL_MATCH, convex_combination
+from edge.apps.store.lexical import FUNCTION_WORDS
 from edge.apps.store.rebuilding import remedy
 from edge.apps.verbs.memories import RecallOptions
 from edge.ivf.base import Connection
@@ -463,20 +464,26 @@ _BEFORE_THINGS = ("the", "a", "an", "this", "my", "our", "your", "which", "every
 _OF_NO_THING = "".join(rf"(?<!\b{word} )" for word in _BEFORE_THINGS)
 """No such word stands before a name: "which test" does not ask about the user "test"."""
 
+_OF_NO_OTHER = r"(?!(?-i:\s+[A-Z]))"
+"""No capital follows a name: "Mark Woods" is not the user "mark"."""
+
 _VERBS = {"does": "do", "is": "am", "has": "have"}
 
 
 def first_person(question: str, names: Iterable[str | None]) -> str:
-    """A question about a person, rewritten in the first person.
+    """A question about a person, rewritten in the first person. A name that is a function word ("will") stays.
 
     >>> first_person("what can Ada eat?", ["ada"]), first_person("who is Ada's boss?", ["ada"])
     ('what can I eat?', 'who is my boss?')
     """
-    known = [name for name in (*names, *_ALWAYS) if name and re.search(r"[^\W\d_]", name)]
+    words = (name for name in names if name and re.search(r"[^\W\d_]", name) and name.casefold() not in FUNCTION_WORDS)
+    known = [*words, *_ALWAYS]
     person = "|".join(re.escape(name) for name in sorted(known, key=len, reverse=True))
-    named = re.compile(rf"(?<!\w){_OF_NO_THING}(?:{person})(?P<owner>['’]s?)?(?!\w)", re.IGNORECASE)
+    named = re.compile(
+        rf"(?<!\w){_OF_NO_THING}(?:{person})(?:(?P<owner>['’]s?)(?!\w)|(?!['’\w]){_OF_NO_OTHER})", re.IGNORECASE
+    )
     asked = re.sub(
-        rf"\b(?P<verb>does|is|has)\s+(?P<name>{person})(?!['’\w])",
+        rf"\b(?P<verb>does|is|has)\s+(?P<name>{person})(?!['’\w]){_OF_NO_OTHER}",
         lambda match: f"{_VERBS[match['verb'].lower()]} {match['name']}", question, flags=re.IGNORECASE,
     )  # fmt: skip
     return named.sub(lambda match: "my" if match["owner"] else "I", asked)

@@ -275,6 +275,9 @@ def test_the_score_never_rises_down_the_results(memory: Memory) -> None:
         ("which 7 dwarfs?", ["7"], "which 7 dwarfs?"),
         ("which test does test like?", ["test"], "which test do I like?"),
         ("does the user know the test?", ["user", "test"], "do I know the test?"),
+        ("what did Ada's Volvo cost?", ["ada"], "what did my Volvo cost?"),
+        ("is Mark Woods older than Mark?", ["mark"], "is Mark Woods older than I?"),
+        ("when will the meeting begin?", ["will"], "when will the meeting begin?"),
     ],
 )
 def test_questions_are_asked_as_the_person_would(question: str, names: list[str | None], asked: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +58,15 @@ class Slow:
     def waits(self, count: int) -> None:
         until(lambda: len(self.rig.searcher._line) == count)
 
+    def together(self, queries: Sequence[Vectors]) -> list[Future[Found]]:
+        """Asks the first ones alone, and the others while these are read."""
+        asked = [self.ask(queries[0])]
+        self.waits(1)
+        asked += [self.ask(own) for own in queries[1:]]
+        self.waits(len(queries))
+        self.go_on.set()
+        return asked
+
     def near(self, number: int, count: int = 1) -> Vectors:
         """Queries [count, dim] near the centroid of a list."""
         noise = np.random.default_rng(number).integers(-1, 2, (count, DIM)) / 16
@@ -90,11 +99,7 @@ def slow(tmp_path: Path, small_process: None) -> Iterator[Make]:
 def test_those_that_wait_read_each_list_once_and_find_what_they_would_alone(slow: Make) -> None:
     index = slow(memory=1 << 20, capacity=1)  # no list stays
     queries = [index.near(number % 3, 1 + number % 2) for number in range(7)]
-    first = index.ask(queries[0])
-    index.waits(1)
-    others = [index.ask(own) for own in queries[1:]]
-    index.waits(7)
-    index.go_on.set()
+    first, *others = index.together(queries)
     for own, asked in zip(queries, [first, *others], strict=True):
         index.rig.check(own, asked.result(), 5, 3)
     lists = [set(probe(own, index.rig.lists.snapshot.centroids, 3).ravel().tolist()) for own in queries]
@@ -348,11 +353,6 @@ def test_those_that_waited_past_their_deadline_are_given_fewer_lists(slow: Make)
     searcher = index.rig.searcher
     searcher.placement = Placement(searcher.host, 1e-9, searcher._batch_seconds, 16, Trace())
     queries = [index.near(number % 3, 1 + number % 2) for number in range(5)]
-    first = index.ask(queries[0])
-    index.waits(1)
-    others = [index.ask(own) for own in queries[1:]]
-    index.waits(5)
-    index.go_on.set()
-    for own, asked in zip(queries, [first, *others], strict=True):
+    for own, asked in zip(queries, index.together(queries), strict=True):
         index.rig.check(own, asked.result(), 5, 2)
         assert asked.result().lists_cut == 1
