@@ -20,7 +20,7 @@ import click
 import platformdirs
 
 from edge.config import counted
-from edge.files.output_file import make_folder
+from edge.files.named_file import make_folder
 from edge.text.control_characters import STEERING, escape, escaped
 
 if TYPE_CHECKING:

@@ -200,7 +200,7 @@ def words_argument(name: str, *, required: bool = True, stdin: bool = False) -> 
 
     def join(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
         if stdin and value == ("-",):
-            from edge.files.input_file import read_text
+            from edge.files.named_file import read_text
 
             return read_text("-")
         return " ".join(value) if value else None
@@ -281,7 +281,7 @@ def workplaces(server: str, config: Config) -> list[str]:
     """The lines of figures that say which server and device worked."""
     lines = [f"server   {server}"]
     if config.automatic:
-        from edge.automatic import AutomaticDevice
+        from edge.plugins import AutomaticDevice
 
         lines.append(f"device   {AutomaticDevice.stored()}")
     elif config.device:

@@ -18,7 +18,7 @@ from typing import Any
 import platformdirs
 
 from edge.errors import ConfigError
-from edge.files.input_file import read_small
+from edge.files.named_file import read_small
 
 _UNITS = {
     "": 1, "b": 1,
@@ -33,7 +33,7 @@ _CHOICES = {
 """The values of settings that have few."""
 
 AUTO = "auto"
-"""The device that is chosen by measurement (`edge.automatic`)."""
+"""The device that is chosen by measurement (`edge.plugins`)."""
 
 _THREADS_PER_CORE, _THREADS = 4, 16
 """Largest number of threads: the larger of 4 per core and 16."""
@@ -228,7 +228,7 @@ class Config:
         """
         device = self.device
         if self.automatic:
-            from edge.automatic import AutomaticDevice
+            from edge.plugins import AutomaticDevice
 
             if not (name := AutomaticDevice.stored().name):
                 return ""

@@ -1,13 +1,20 @@
-"""Runtimes, devices and codecs by name. Installed packages, this one included, offer them through entry points."""
+"""Runtimes, devices and codecs by name. Installed packages, this one included, offer them through entry points. And
+`AutomaticDevice`, the device that the setting `device = "auto"` takes."""
 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import EntryPoints, PackageNotFoundError, entry_points, version
+from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from edge.errors import CapabilityError, ConfigError
+from edge.files.sealed import recall, remember
 
 
 def names(group: str) -> set[str]:
@@ -56,3 +63,38 @@ def _registered(group: str) -> EntryPoints:
 def _all_registered() -> Any:
     """The entry points of all groups, whose type depends on the version of Python. It takes 5 ms to find them."""
     return entry_points()
+
+
+CARD = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class AutomaticDevice:
+    """`name` is the device's, or empty for the host; `reason` is a clause."""
+
+    name: str
+    reason: str
+
+    @classmethod
+    def stored(cls) -> AutomaticDevice:
+        """As measured last. It loads nothing, so that it costs nothing where there is no card."""
+        try:
+            torch = version("torch")
+        except PackageNotFoundError:
+            return cls("", "torch is not installed")
+        known = recall(_file(), "the times of host and card")
+        if known.get("torch") == torch:
+            return cls(str(known["name"]), str(known["reason"]))
+        return cls("", "`edge doctor` has compared no card with it yet")
+
+    def store(self) -> None:
+        """Keeps it for later processes, until torch changes; does nothing where there is no torch or no folder."""
+        with suppress(PackageNotFoundError):
+            remember(_file(), {"torch": version("torch"), "name": self.name, "reason": self.reason})
+
+    def __str__(self) -> str:
+        return f"auto takes {self.name or 'the host'}, because {self.reason}"
+
+
+def _file() -> Path:
+    return platformdirs.user_cache_path("edge-rag", appauthor=False) / "device.json"

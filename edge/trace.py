@@ -142,7 +142,7 @@ class Trace:
         return bytes(found)
 
     def write(self, path: str | Path) -> None:
-        from edge.files.output_file import open_output
+        from edge.files.named_file import open_output
 
         text = self.text()
         with as_storage_error(f"the trace cannot be written to {path}"), open_output(path) as file:

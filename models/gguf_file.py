@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import ModelError
-from edge.files.input_file import open_input
+from edge.files.named_file import open_input
 from edge.models.manifest import file_sha256
 
 MAGIC = b"GGUF"

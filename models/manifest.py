@@ -15,8 +15,7 @@ from typing import Any
 
 from edge.blocks import BlockId, Extent, RowTable
 from edge.errors import CorruptBlock, ModelError, StorageError, as_storage_error
-from edge.files.input_file import read_small
-from edge.files.output_file import make_folder
+from edge.files.named_file import make_folder, read_small
 from edge.files.sealed import CHECKSUM, flush, is_abandoned, sealed, unsealed
 from edge.models.spec import ModelSpec
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from edge.blocks import BlockId, Extent
 from edge.errors import ModelError, StorageError, as_storage_error
-from edge.files.output_file import write_all
+from edge.files.named_file import write_all
 from edge.models.architectures import (
     Projection,
     body_folder,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from edge.config import Config
 from edge.errors import CorruptBlock, ModelError, StorageError, as_storage_error
-from edge.files.output_file import make_folder
+from edge.files.named_file import make_folder
 from edge.files.sealed import flush
 from edge.interpreter import python
 from edge.models.architectures import body_folder, detect_head, family_of

@@ -33,9 +33,9 @@ from edge.runtimes.scoring import (
     Pruning,
     PruningObserver,
     Scorer,
+    SeenPairs,
     Watch,
 )
-from edge.runtimes.seen_pairs import SeenPairs
 from edge.streaming.pruning import BoundedPruning, Mode, ProgressivePruning
 from edge.trace import Trace
 

@@ -40,7 +40,7 @@ from edge.apps.verbs.verb import ASK, do, interruptible
 from edge.apps.verbs.work import written
 from edge.config import Config, format_size
 from edge.errors import EdgeError
-from edge.files.input_file import read_line
+from edge.files.named_file import read_line
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -1,5 +1,5 @@
 """`Rehearsal`: while a generator elsewhere writes a query, its search runs already for the text so far. The search
-itself then finds its lists read, and most of its pairs ranked (`edge.runtimes.seen_pairs`). It changes times, never
+itself then finds its lists read, and most of its pairs ranked (`edge.runtimes.scoring`). It changes times, never
 results."""
 
 from __future__ import annotations

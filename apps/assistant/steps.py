@@ -19,9 +19,9 @@ from edge.apps.assistant.rehearsal import Rehearsal
 from edge.apps.assistant.replies import GeneratorClock, GrowingText, Showing, Thinking
 from edge.apps.assistant.retrieval import Becoming, CollectionLibrary, Prefetcher, QueryVectors, Retrieval, Vectors
 from edge.apps.collection.hits import Hit
-from edge.apps.store.fusion import reciprocal_rank_fusion
 from edge.apps.verbs.requests import AskOptions
 from edge.errors import InputError
+from edge.models.blending import reciprocal_rank_fusion
 from edge.runtimes.generation.base import (
     Document,
     GenerationStats,

@@ -17,7 +17,7 @@ from edge.apps.collection.registry import locate
 from edge.apps.options import CommandGroup, Setup, collection_option, json_option, setup_options
 from edge.config import format_size
 from edge.errors import EdgeError, InputError
-from edge.files.input_file import read_input
+from edge.files.named_file import read_input
 
 _WORKER = "edge.apps.bench.worker"
 _rounds = click.option(

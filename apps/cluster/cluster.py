@@ -44,7 +44,7 @@ from edge.apps.collection.searching import Floats, Within, candidates, is_nonsen
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.failures import Health, Trouble
 from edge.apps.store.lexical import Statistics, shown_weights
-from edge.apps.store.planning import opened_budget
+from edge.apps.store.models import opened_budget
 from edge.apps.verbs.requests import POOL
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size

@@ -46,7 +46,6 @@ from edge.apps.documents.base import Chunk, Mail, Reason, Skipped, Stamp, unpack
 from edge.apps.documents.extraction import Extractor
 from edge.apps.store.connections import LOCK, WriterLock
 from edge.apps.store.database import set_setting
-from edge.apps.store.fusion import convex_combination
 from edge.apps.store.lexical import Statistics
 from edge.apps.store.rebuilding import EMBEDDER
 from edge.budget import MemoryBudget
@@ -55,7 +54,7 @@ from edge.errors import InputError, ModelError, StorageError
 from edge.ivf.base import Connection, Quantizer
 from edge.ivf.index import VectorIndex
 from edge.ivf.storage.manifest import IndexManifest
-from edge.models.blending import BM25_WEIGHT
+from edge.models.blending import BM25_WEIGHT, convex_combination
 from edge.models.registry import cosine_floor
 from edge.resident import Closing, anonymous_resident, reported_nbytes
 from edge.runtimes.embedder import Embedder

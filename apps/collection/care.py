@@ -38,7 +38,7 @@ from edge.apps.store.backup import Store
 from edge.apps.store.care import CheckReport, OpenedStore, RepairReport, StoreCare, bring_rows, checking_budget
 from edge.apps.store.database import Database
 from edge.apps.store.failures import DamagedStore
-from edge.apps.store.planning import INDEXING, retrieval_plan
+from edge.apps.store.models import INDEXING, retrieval_plan
 from edge.apps.store.rows import Row, Table, row_sum
 from edge.apps.store.salvage import Wreck
 from edge.budget import MemoryBudget

@@ -32,7 +32,7 @@ from edge.apps.store.erasure import Erasure, end_erasure
 from edge.apps.store.failures import Health, Trouble, gathered, is_noted
 from edge.apps.store.folder import COLLECTION, SEGMENTS
 from edge.apps.store.lexical import respelled
-from edge.apps.store.planning import INDEXING, opened_budget
+from edge.apps.store.models import INDEXING, opened_budget
 from edge.apps.store.rebuilding import Progress, Rebuilding
 from edge.apps.store.rows import held
 from edge.apps.verbs.requests import POOL, SearchOptions, search_options

@@ -43,7 +43,6 @@ from edge.apps.collection.query import (
 from edge.apps.documents.base import Mail, unpacked
 from edge.apps.documents.kinds import plain, unpacked_parts
 from edge.apps.store.database import Database
-from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.lexical import (
     FUNCTION_WORDS,
     LexicalIndex,
@@ -61,7 +60,7 @@ from edge.apps.store.rows import PER_JSON, HeldDict, HeldList, Row, held, held_b
 from edge.budget import MemoryBudget
 from edge.ivf.base import Connection, Found, Ids
 from edge.ivf.index import VectorIndex
-from edge.models.blending import BM25_WEIGHT
+from edge.models.blending import BM25_WEIGHT, FULL_MATCH, convex_combination
 from edge.models.registry import cosine_floor, language_gap
 from edge.text.languages import language_of
 from edge.trace import Trace

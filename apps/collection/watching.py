@@ -18,7 +18,7 @@ from edge.apps.collection.paths import contains, with_nested
 from edge.apps.collection.report import IndexReport
 from edge.apps.documents.base import Stamp
 from edge.apps.documents.ignoring import IGNORE_FILES
-from edge.apps.store.planning import INDEXING
+from edge.apps.store.models import INDEXING
 from edge.errors import InputError, StorageError
 
 _QUIET_MS, _LONGEST_MS = 500, 5_000  # A burst ends after so long without a change, or in all.

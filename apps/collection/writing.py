@@ -52,7 +52,7 @@ from edge.apps.store.connections import WriterLock
 from edge.apps.store.database import Database, get_setting, set_setting
 from edge.apps.store.erasure import ERASING, Erasure, compact, erasing, erasure, finish
 from edge.apps.store.failures import forget, is_noted, note
-from edge.apps.store.planning import BATCH_NBYTES, INDEXING
+from edge.apps.store.models import BATCH_NBYTES, INDEXING
 from edge.apps.store.rebuilding import Floats, Progress, Rebuilding
 from edge.apps.store.rows import held_by_key
 from edge.budget import MemoryBudget

@@ -12,7 +12,7 @@ import click
 from edge.apps.options import CommandGroup, alike, json_option
 from edge.config import Config, format_size, parsed, user_file
 from edge.errors import ConfigError
-from edge.files.input_file import read_small
+from edge.files.named_file import read_small
 from edge.files.sealed import replace
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, installed, models_dir
 from edge.runtimes.generation.extractive import ExtractiveGenerator

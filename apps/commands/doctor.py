@@ -24,14 +24,13 @@ from edge.apps.commands.smallest import smallest_limits
 from edge.apps.documents.base import WORKER_NBYTES
 from edge.apps.documents.process import WorkerProcess
 from edge.apps.options import json_option
-from edge.automatic import CARD, AutomaticDevice
 from edge.budget import MemoryBudget
 from edge.config import Config, format_duration, format_size
 from edge.errors import EdgeError
 from edge.ivf.device import GROUP, Place, Profile, capabilities, open_device
 from edge.models.packed import Kind
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER, models_dir, resolve
-from edge.plugins import names, parse_device
+from edge.plugins import CARD, AutomaticDevice, names, parse_device
 from edge.resident import group_limit
 from edge.runtimes.native.library import native_state, processor_level
 

@@ -14,7 +14,7 @@ from edge.apps.console import ProgressBar
 from edge.apps.options import CommandGroup, Setup, configure, json_option, setup_options
 from edge.config import Config, format_size
 from edge.errors import CorruptBlock, EdgeError, InputError
-from edge.files.input_file import read_input
+from edge.files.named_file import read_input
 from edge.models import reader
 from edge.models.calibration import TARGET, Calibration
 from edge.models.manifest import file_sha256

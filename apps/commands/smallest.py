@@ -61,7 +61,7 @@ def _asked(name: str) -> int | str:
 
 
 def _retrieving(operation: str, config: Config, **more: Any) -> OperationPlan:
-    from edge.apps.store.planning import retrieval_plan
+    from edge.apps.store.models import retrieval_plan
 
     return retrieval_plan(operation, config, embedder=None, reranker=None, databases=1, **more)
 
@@ -73,7 +73,7 @@ def _searching(config: Config) -> OperationPlan:
 
 
 def _indexing(config: Config) -> OperationPlan:
-    from edge.apps.store.planning import INDEXING
+    from edge.apps.store.models import INDEXING
 
     return _retrieving("indexing", config, rerank=False, candidates=0, writes=True, extra=INDEXING)
 
@@ -91,20 +91,20 @@ def _remembering(config: Config) -> OperationPlan:
 
 
 def _ranking(config: Config) -> OperationPlan:
-    from edge.apps.store.planning import texts_plan
+    from edge.apps.store.models import texts_plan
 
     return texts_plan("ranking", "reranker", config, [_TEXT], None, "a query")
 
 
 def _embedding(config: Config) -> OperationPlan:
-    from edge.apps.store.planning import texts_plan
+    from edge.apps.store.models import texts_plan
 
     return texts_plan("embedding", "embedder", config, [_TEXT], None)
 
 
 def _demonstrating(config: Config) -> OperationPlan:
     from edge.apps.demo import shown_texts
-    from edge.apps.store.planning import texts_plan
+    from edge.apps.store.models import texts_plan
 
     return texts_plan("the demo", "reranker", config, shown_texts(), None, "a question")
 

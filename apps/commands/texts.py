@@ -30,8 +30,7 @@ from edge.apps.verbs.verb import EMBED, RERANK, do
 from edge.budget import OperationPlan, import_nbytes
 from edge.config import Config, format_size
 from edge.errors import BudgetExceeded, InputError, as_storage_error
-from edge.files.input_file import open_input
-from edge.files.output_file import open_output
+from edge.files.named_file import open_input, open_output
 from edge.resident import anonymous_resident
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
@@ -204,7 +203,7 @@ def rerank(query: str, docs: str, options: Rerank, max_tokens: int | None, setup
     config = setup.config(reranker=options.model, threshold=options.threshold, mode=options.mode)
 
     def planned(texts: Sequence[str]) -> OperationPlan:
-        from edge.apps.store.planning import texts_plan
+        from edge.apps.store.models import texts_plan
 
         return texts_plan("ranking", "reranker", config, texts, max_tokens, query)
 
@@ -278,7 +277,7 @@ def embed(docs: str, options: Embed, out: Path | None, max_tokens: int | None, s
     config = setup.config(embedder=options.model)
 
     def planned(texts: Sequence[str]) -> OperationPlan:
-        from edge.apps.store.planning import texts_plan
+        from edge.apps.store.models import texts_plan
 
         return texts_plan("embedding", "embedder", config, texts, max_tokens)
 

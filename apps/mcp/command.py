@@ -24,7 +24,7 @@ from edge.apps.console import PYTHON
 from edge.apps.options import CommandGroup, Setup, collections_option, setup_options
 from edge.apps.verbs.memories import OfMemory
 from edge.errors import InputError
-from edge.files.input_file import read_small
+from edge.files.named_file import read_small
 from edge.files.sealed import replace
 from edge.text.control_characters import escaped
 

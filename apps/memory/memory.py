@@ -31,7 +31,7 @@ from edge.apps.memory.writing import Eraser, Writer, check_validity
 from edge.apps.pool import Held
 from edge.apps.store.failures import Health
 from edge.apps.store.lexical import bounded_query
-from edge.apps.store.planning import opened_budget
+from edge.apps.store.models import opened_budget
 from edge.apps.store.rebuilding import Progress
 from edge.apps.verbs.memories import ChangeOptions, ListOptions, RecallOptions, RememberOptions, WhichOptions
 from edge.budget import MemoryBudget

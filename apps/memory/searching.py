@@ -23,11 +23,11 @@ from edge.apps.memory.filters import Condition
 from edge.apps.memory.records import SELECT, Record, held_records, read_records, visible
 from edge.apps.memory.store import REBUILD, MemoryStore
 from edge.apps.memory.validity import ORDERS, Asked, chains, in_chains
-from edge.apps.store.fusion import FULL_MATCH, convex_combination
 from edge.apps.store.lexical import FUNCTION_WORDS
 from edge.apps.store.rebuilding import remedy
 from edge.apps.verbs.memories import RecallOptions
 from edge.ivf.base import Connection
+from edge.models.blending import FULL_MATCH, convex_combination
 from edge.models.evidence import Evidence, log_odds
 from edge.text.sentences import sentences
 

@@ -14,10 +14,9 @@ import numpy as np
 
 from edge.apps.memory.arguments import check_text
 from edge.apps.memory.records import dated
-from edge.apps.store.fusion import convex_combination
 from edge.apps.store.lexical import bounded_query
 from edge.errors import InputError
-from edge.models.blending import BM25_WEIGHT
+from edge.models.blending import BM25_WEIGHT, convex_combination
 from edge.text.sentences import boundaries
 from edge.text.tokens import expected_tokens, fit, most_tokens
 

@@ -24,8 +24,7 @@ from edge.apps.store.erasure import compact, end_erasure, finish
 from edge.apps.store.failures import Health, Trouble, gathered
 from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
 from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
-from edge.apps.store.models import StoreModels, fingerprint
-from edge.apps.store.planning import embedded_nbytes, holding
+from edge.apps.store.models import StoreModels, embedded_nbytes, fingerprint, holding
 from edge.apps.store.rebuilding import EMBEDDER, EmbedderIdentity, Rebuilding
 from edge.apps.store.rows import held
 from edge.budget import MemoryBudget, OperationPlan

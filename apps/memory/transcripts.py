@@ -22,7 +22,7 @@ from edge.apps.memory.selection import split
 from edge.apps.memory.store import MemoryStore
 from edge.apps.memory.transfer import ALWAYS_READ, LINES_BESIDE, PER_LINE, Intake, Line, read_memory
 from edge.errors import InputError, StorageError
-from edge.files.input_file import open_input, read_input, read_line
+from edge.files.named_file import open_input, read_input, read_line
 
 _PIECE = 1 << 16
 _MARKS = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)

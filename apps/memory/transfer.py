@@ -48,8 +48,7 @@ from edge.apps.store.rows import JsonSize
 from edge.budget import Lease
 from edge.config import format_size
 from edge.errors import InputError, as_storage_error
-from edge.files.input_file import open_input, read_line
-from edge.files.output_file import open_output
+from edge.files.named_file import open_input, open_output, read_line
 from edge.ivf.base import Connection
 from edge.runtimes.generation.base import Generator as LanguageModel
 from edge.runtimes.generation.base import Message, Sampling

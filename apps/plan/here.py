@@ -15,8 +15,7 @@ from edge.apps.options import FiniteRange, OutputFile, collection_option, config
 from edge.apps.plan.profile import PROFILES, conditions, described
 from edge.config import Config, counted, format_duration, format_size
 from edge.errors import InputError
-from edge.files.input_file import read_small
-from edge.files.output_file import open_output
+from edge.files.named_file import open_output, read_small
 from edge.planner.measured import BUSIEST, MachineProfile, Manner, Queue, Serving
 from edge.planner.schedule import Outcome, Plan, bottleneck
 

@@ -19,7 +19,7 @@ from edge.config import format_size
 from edge.devices.fpga import shape as chip
 from edge.devices.fpga.shape import ChipDesign
 from edge.errors import InputError, RangeError, as_storage_error
-from edge.files.output_file import make_folder, open_output, write_all
+from edge.files.named_file import make_folder, open_output, write_all
 from edge.ivf.base import Goal
 from edge.ivf.maintenance.training import NEIGHBOURS
 from edge.planner.candidates import scan_of

@@ -28,8 +28,7 @@ from edge.apps.options import Setup, collection_option, gathered, json_option, s
 from edge.apps.verbs.requests import AskOptions
 from edge.config import Config, counted, format_duration, format_size
 from edge.errors import CapabilityError, InputError
-from edge.files.input_file import read_text
-from edge.files.output_file import make_folder
+from edge.files.named_file import make_folder, read_text
 from edge.files.sealed import digest
 from edge.models.registry import DEFAULT_EMBEDDER, DEFAULT_RERANKER
 from edge.planner.measured import Company, MachineProfile, Manner, Reading

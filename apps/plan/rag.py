@@ -18,7 +18,7 @@ from edge.apps.plan.here import Here, here_options, plan_here
 from edge.apps.verbs.requests import AskOptions
 from edge.config import format_duration, format_size, parse_size
 from edge.errors import InputError
-from edge.files.input_file import read_text
+from edge.files.named_file import read_text
 from edge.planner.schedule import Plan, Problem, bottleneck, cluster_placements, plans
 from edge.planner.tables import (
     ACCELERATORS,

@@ -23,7 +23,7 @@ import platformdirs
 from edge.apps.console import PYTHON, notice
 from edge.config import Config
 from edge.errors import CapabilityError, StorageError, as_storage_error
-from edge.files.output_file import make_folder
+from edge.files.named_file import make_folder
 from edge.interpreter import FORKED
 
 _SOCKET = "serve.sock"

@@ -78,7 +78,7 @@ def server_nbytes(limits: Limits) -> int:
 
 
 def serving_plan(config: Config, limits: Limits) -> OperationPlan:
-    from edge.apps.store.planning import retrieval_plan
+    from edge.apps.store.models import retrieval_plan
     from edge.apps.verbs.requests import POOL
     from edge.budget import OperationPlan, OperationStage
 

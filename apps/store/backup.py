@@ -24,7 +24,7 @@ from edge.apps.store.failures import is_refusal, refuse_schema, translated
 from edge.apps.store.folder import SEGMENTS, claim, log_of, make_folder
 from edge.apps.store.salvage import move_log
 from edge.errors import InputError, StorageError, as_storage_error
-from edge.files.input_file import read_small
+from edge.files.named_file import read_small
 from edge.files.sealed import flush
 from edge.ivf.storage.manifest import IndexManifest
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from edge.errors import InputError, as_storage_error
-from edge.files import output_file
+from edge.files import named_file
 
 COLLECTION = "edge.db"
 MEMORY = "memory.db"
@@ -28,7 +28,7 @@ def claim(folder: Path, database: str) -> None:
 
 def make_folder(path: Path) -> None:
     with as_storage_error(f"{path} cannot be made"):
-        output_file.make_folder(path)
+        named_file.make_folder(path)
 
 
 def log_of(path: Path) -> Path:

@@ -105,7 +105,7 @@ class OwnHome:
         refresh(root, query, self.config)
 
     def rerank(self, asked: Rerank, work: Callable[[Reranker], Result]) -> Result:
-        from edge.apps.store.planning import check_texts
+        from edge.apps.store.models import check_texts
         from edge.runtimes.reranker import Reranker
 
         check_texts("ranking", "reranker", self.config, asked.texts, self._max_tokens, asked.query)
@@ -113,7 +113,7 @@ class OwnHome:
             return work(reranker)
 
     def embed(self, asked: Embed, work: Callable[[Embedder], Result]) -> Result:
-        from edge.apps.store.planning import check_texts
+        from edge.apps.store.models import check_texts
         from edge.runtimes.embedder import Embedder
 
         check_texts("embedding", "embedder", self.config, asked.texts, self._max_tokens)

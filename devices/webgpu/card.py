@@ -21,7 +21,7 @@ from edge.budget import Lease, MemoryBudget
 from edge.config import format_size, parse_size
 from edge.devices.compiling import Compiling
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost, StorageError
-from edge.files.output_file import make_folder
+from edge.files.named_file import make_folder
 
 LARGEST_BUFFER = 128 << 20
 """Bytes of a buffer, at most: what every implementation of WebGPU lets a shader read."""

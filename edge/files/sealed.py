@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.errors import CorruptBlock, StorageError, as_storage_error
-from edge.files.input_file import read_small
-from edge.files.output_file import make_folder
+from edge.files.named_file import make_folder, read_small
 
 CHECKSUM = "sha256"
 """The key of the checksum, which is the last key."""

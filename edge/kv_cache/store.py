@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 from edge.blocks import BlockFile, BlockId, Extent
 from edge.errors import CorruptBlock, StorageError, as_storage_error
-from edge.files.output_file import make_folder
+from edge.files.named_file import make_folder
 from edge.files.sealed import flush, is_abandoned
 from edge.kv_cache.backend import State
 from edge.kv_cache.prefix_tree import Node, PrefixTree, Replacement, Usage

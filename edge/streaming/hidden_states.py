@@ -20,7 +20,7 @@ import numpy.typing as npt
 from edge.blocks import read_at
 from edge.budget import MemoryBudget
 from edge.errors import StorageError, as_storage_error
-from edge.files.output_file import make_folder
+from edge.files.named_file import make_folder
 from edge.link import Lane, Ticket
 
 

@@ -6,14 +6,16 @@ time. Its memory is leased from the budget that it was opened with.
 
 from __future__ import annotations
 
+import codecs
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from edge.errors import InputError
 from edge.scheduling.predictor import PromptWork
+from edge.text.control_characters import CONTROL
 
 Finish = Literal["stop", "length", "cancelled"]
 """The reason why an answer ended: `stop` (by itself or at a stop string), `length` (`max_tokens`), or `cancelled`."""
@@ -239,3 +241,59 @@ def check_messages(messages: Sequence[Message]) -> None:
             )
     if not any(message.role == "user" for message in messages):
         raise InputError(f"there is nothing to answer: {len(messages)} messages and none of them the user's")
+
+
+class Stopping:
+    """Holds tokens back as long as they may be the beginning of a stop string. Pieces stay whole tokens, except that in
+    which one begins."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self.stopped = False
+        self._stop = tuple(stop)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held: list[Piece] = []
+
+    def push(self, data: bytes, token: int | None, logprob: float | None) -> Iterator[Piece]:
+        """Takes the next token's bytes, and yields all pieces that are certain now. Yields nothing after `stopped`."""
+        yield from self.push_text(self._decoder.decode(data), token, logprob)
+
+    def push_text(self, text: str, token: int | None, logprob: float | None) -> Iterator[Piece]:
+        """Like `push`, for a token that is already text."""
+        if self.stopped:
+            return
+        # Control characters are dropped before the search, because without them the text may form a stop string.
+        text = CONTROL.sub("", text)
+        self._held.append(Piece(text, token, logprob))
+        held = "".join(piece.text for piece in self._held)
+        found = min((at for at in map(held.find, self._stop) if at >= 0), default=-1)
+        if found >= 0:
+            self.stopped = True
+            yield from self._release(found)
+            self._held.clear()
+        else:
+            yield from self._release(len(held) - self._begun(held))
+
+    def finish(self) -> Iterator[Piece]:
+        """Ends the answer: yields the held tokens, and a replacement mark for an incomplete character."""
+        if self.stopped:
+            return
+        yield from self._held
+        self._held.clear()
+        if rest := self._decoder.decode(b"", final=True):
+            yield Piece(rest)
+
+    def _begun(self, held: str) -> int:
+        longest = max(map(len, self._stop), default=0)
+        for start in range(max(0, len(held) - longest + 1), len(held)):
+            if any(stop.startswith(held[start:]) for stop in self._stop):
+                return len(held) - start
+        return 0
+
+    def _release(self, characters: int) -> Iterator[Piece]:
+        """Yields the pieces within the first `characters`, the last one cut there."""
+        while self._held and (len(self._held[0].text) <= characters):
+            piece = self._held.pop(0)
+            characters -= len(piece.text)
+            yield piece
+        if self.stopped and characters and self._held:
+            yield replace(self._held[0], text=self._held[0].text[:characters])

@@ -19,10 +19,9 @@ from edge.errors import DeadlinePassed, EdgeError, InputError, Withdrawn
 from edge.kv_cache.backend import State
 from edge.kv_cache.prefix_tree import PreparedPath
 from edge.kv_cache.tree import KnowledgeTree
-from edge.runtimes.generation.base import Finish, GenerationStats, Piece, Sampling
+from edge.runtimes.generation.base import Finish, GenerationStats, Piece, Sampling, Stopping
 from edge.runtimes.generation.prompt import Prompt
 from edge.runtimes.generation.seat import CellPool, HeldQuestions, Seat, TokenChooser, Vocabulary
-from edge.runtimes.generation.stopping import Stopping
 from edge.scheduling.waiting_line import Urgency, current_urgency, foremost
 from edge.trace import Trace
 

@@ -20,13 +20,11 @@ from edge.resident import Closing
 from edge.runtimes.base import physical_cores
 from edge.runtimes.generation.base import Document, GenerationStats, Message, Piece, Sampling
 from edge.runtimes.generation.engine import GenerationEngine, Request
-from edge.runtimes.generation.gpu_layers import GpuLayers
-from edge.runtimes.generation.llama_context import LlamaContext, LlamaSampler
-from edge.runtimes.generation.llama_memory import reserve_memory
+from edge.runtimes.generation.llama_context import LlamaContext, LlamaSampler, ReadingRoom
+from edge.runtimes.generation.llama_memory import GpuLayers, reserve_memory
 from edge.runtimes.generation.llama_model import LlamaModel, Load, llama_library
 from edge.runtimes.generation.llama_states import LlamaStates
 from edge.runtimes.generation.prompt import Prompt, PromptBuilder
-from edge.runtimes.generation.reading_room import ReadingRoom
 from edge.scheduling.predictor import PromptWork
 from edge.trace import Trace
 

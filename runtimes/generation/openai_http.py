@@ -26,11 +26,11 @@ from edge.runtimes.generation.base import (
     Message,
     Piece,
     Sampling,
+    Stopping,
     answer_room,
     check_messages,
     numbered,
 )
-from edge.runtimes.generation.stopping import Stopping
 from edge.text.control_characters import CONTROL
 
 _BYTES_PER_TOKEN = 3.5

@@ -40,8 +40,8 @@ def open_generator(
         return OpenAIGenerator(
             url, model=model, key=config.llm_key, remote=config.llm_remote, context=config.context or DEFAULT_CONTEXT
         )
-    from edge.runtimes.generation.gpu_layers import GpuLayers
     from edge.runtimes.generation.llama_cpp import LlamaGenerator
+    from edge.runtimes.generation.llama_memory import GpuLayers
 
     return LlamaGenerator(
         find_generator(spec, config.models_dir or None),

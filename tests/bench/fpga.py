@@ -20,8 +20,7 @@ from bench.figures import Figure, higher, lower, neither, tabulate
 from bench.options import Names, NewFolder, Output, benchmark, stated
 from bench.process import say
 from bench.synthesis import placed, synthesized
-from edge.devices.fpga.device import programs
-from edge.devices.fpga.searching import AskedRows, Image, SimulatedAccelerator, shape_for
+from edge.devices.fpga.device import AskedRows, Image, SimulatedAccelerator, programs, shape_for
 from edge.devices.fpga.shape import (
     ADDRESS,
     BUS,

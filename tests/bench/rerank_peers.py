@@ -19,7 +19,7 @@ from bench.options import ARGUMENT, Count, File, Folder, Names, Output, Rounds, 
 from bench.process import in_turn, measure, processor, say
 from edge.config import parse_size
 from edge.errors import InputError
-from edge.files.input_file import read_input
+from edge.files.named_file import read_input
 from edge.models.blending import Retrieved
 from edge.models.pack import pack
 from edge.models.training.measures import ndcg

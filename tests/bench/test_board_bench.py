@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge.devices.fpga.searching import Image
+from edge.devices.fpga.device import Image
 from edge.devices.fpga.shape import ADDRESS, BUS, ENTRY, Shape, levels, stages
 from edge.devices.fpga.simulation import missing, unpacked
 

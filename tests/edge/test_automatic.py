@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from edge import automatic
-from edge.automatic import AutomaticDevice
+from edge import plugins
 from edge.config import Config
+from edge.plugins import AutomaticDevice
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +24,8 @@ def torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise PackageNotFoundError(name)
         return versions[0]
 
-    monkeypatch.setattr(automatic, "version", version)
-    monkeypatch.setattr(automatic, "_file", lambda: tmp_path / "cache" / "device.json")
+    monkeypatch.setattr(plugins, "version", version)
+    monkeypatch.setattr(plugins, "_file", lambda: tmp_path / "cache" / "device.json")
     return versions
 
 

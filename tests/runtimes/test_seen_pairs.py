@@ -12,7 +12,7 @@ from making.synth import synth
 
 from edge.config import Config
 from edge.runtimes.reranker import Ranking, Reranker
-from edge.runtimes.seen_pairs import SeenPairs
+from edge.runtimes.scoring import SeenPairs
 
 QUERY = "which river floods in spring"
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.errors import StorageError, as_storage_error
-from edge.files.output_file import write_all
+from edge.files.named_file import write_all
 from edge.ivf.base import NO_IDS, Codec, CodecSpec, Ids, Quantizer, Tuned, Vectors
 from edge.ivf.maintenance.compaction import flush
 from edge.ivf.maintenance.training import Curve, aim, measured, sample, train

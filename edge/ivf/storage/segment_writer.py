@@ -15,7 +15,7 @@ import numpy.typing as npt
 from edge.blocks import stretches
 from edge.budget import MemoryBudget
 from edge.errors import StorageError, as_storage_error
-from edge.files.output_file import write_all
+from edge.files.named_file import write_all
 from edge.files.sealed import flush
 from edge.ivf.base import CHECKSUM_NBYTES, ID_NBYTES, Bytes, Codec, CodecSpec, Ids, Vectors
 from edge.ivf.storage.segments import HEADER, PAGE, PART, SegmentEntry, aligned, part_nbytes

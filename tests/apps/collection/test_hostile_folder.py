@@ -12,7 +12,7 @@ import pytest
 from edge.apps.collection.collection import Collection
 from edge.config import Config
 from edge.errors import ConfigError
-from edge.files.input_file import SMALL
+from edge.files.named_file import SMALL
 
 Make = Callable[..., Collection]
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from edge.apps.commands import doctor
-from edge.automatic import AutomaticDevice
 from edge.config import Config
+from edge.plugins import AutomaticDevice
 
 Verb = Callable[..., Any]
 

@@ -128,7 +128,7 @@ import edge.apps.commands.texts, edge.apps.memory.command, edge.apps.commands.te
 from edge.budget import import_nbytes
 from edge.resident import anonymous_resident
 most, before = import_nbytes([{module!r}]), anonymous_resident()
-import edge.apps.store.planning, {module}
+import edge.apps.store.models, {module}
 print(most - (anonymous_resident() - before))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

@@ -32,8 +32,8 @@ from edge.apps.memory.searching import (
 )
 from edge.apps.memory.selection import LONGEST_SEGMENT, split
 from edge.apps.memory.store import CONTEXT, in_context
-from edge.apps.store.fusion import FULL_MATCH
 from edge.errors import EdgeError, InputError
+from edge.models.blending import FULL_MATCH
 from edge.models.evidence import Evidence, Logistic, log_odds
 from edge.text.tokens import expected_tokens, most_tokens
 from tests.apps.memory.conftest import Make, texts

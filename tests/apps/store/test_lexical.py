@@ -14,7 +14,6 @@ from apsw import Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.store.fusion import convex_combination, reciprocal_rank_fusion
 from edge.apps.store.lexical import (
     LexicalIndex,
     Statistics,
@@ -28,6 +27,7 @@ from edge.apps.store.lexical import (
     unknown_words,
 )
 from edge.errors import InputError
+from edge.models.blending import convex_combination, reciprocal_rank_fusion
 
 TEXTS = ["The river floods in spring.", "Cells make energy from sugar.", "Old ice looks blue.", "The flooded field"]
 

@@ -12,7 +12,7 @@ from making.interpreted_triton import Launches, interpreted
 
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
-from edge.devices.cuda import scanning
+from edge.devices.cuda import device as scanning
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.ivf.device import Candidates, ListScan, SearchRequest

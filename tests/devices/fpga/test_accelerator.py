@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.devices.fpga.searching import AskedRows, HardwareAnswer, Image, Integers, SimulatedAccelerator
+from edge.devices.fpga.device import AskedRows, HardwareAnswer, Image, Integers, SimulatedAccelerator
 from edge.devices.fpga.shape import ENTRY, Shape, cycles, levels
 from edge.devices.fpga.simulation import missing
 from edge.ivf.base import Bytes

@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from naive.program import printed
 
 from edge.errors import CorruptBlock, StorageError
-from edge.files import input_file, sealed
-from edge.files.input_file import open_input, read_input
-from edge.files.output_file import open_output, write_all
+from edge.files import named_file, sealed
+from edge.files.named_file import open_input, open_output, read_input, write_all
 
 has_pipes = pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
 
@@ -55,7 +54,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.
 
 @has_pipes
 def test_a_pipe_that_nobody_writes_into_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_file, "WRITER_SECONDS", 0.1)
+    monkeypatch.setattr(named_file, "WRITER_SECONDS", 0.1)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match=r"nobody has written into it for 0\.1 s"):
         open_input(tmp_path / "pipe")
@@ -83,7 +82,7 @@ def test_a_pipe_that_somebody_writes_into_is_read_to_its_end(tmp_path: Path, pau
 
 def test_a_line_is_read_in_bounded_memory() -> None:
     file = io.BytesIO(b"short\n" + b"x" * 300_000 + b"\n\nlast")
-    read = [input_file.read_line(file, 10) for _ in range(5)]
+    read = [named_file.read_line(file, 10) for _ in range(5)]
     assert read == [(b"short\n", 6), (b"x" * 10, 300_001), (b"\n", 1), (b"last", 4), (b"", 0)]
 
 
@@ -91,10 +90,10 @@ def test_stdin_is_read_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     for size, fits in ((10, True), (11, False)):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * size)))
         if fits:
-            assert input_file.read_stdin(10) == b"x" * size
+            assert named_file.read_stdin(10) == b"x" * size
         else:
             with pytest.raises(OSError, match="larger than 10 bytes"):
-                input_file.read_stdin(10)
+                named_file.read_stdin(10)
 
 
 posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no devices among its files")
@@ -164,7 +163,7 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("redirected", [False, True])
 def test_an_open_file_is_written_to_and_not_replaced(tmp_path: Path, redirected: bool) -> None:
     program = (
-        "from edge.files.output_file import open_output\nwith open_output('/dev/stdout') as file: file.write(b'new')"
+        "from edge.files.named_file import open_output\nwith open_output('/dev/stdout') as file: file.write(b'new')"
     )
     if not redirected:
         assert printed(program) == "new"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.files.output_file import make_folder
+from edge.files.named_file import make_folder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 

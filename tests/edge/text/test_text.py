@@ -1,8 +1,7 @@
-"""Control characters, numbers, languages, expected tokens and sentences of texts."""
+"""Control characters, languages, expected tokens and sentences of texts."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from edge.apps.documents.decoding import clean
 from edge.models.registry import DEFAULT_RERANKER
 from edge.text.control_characters import escaped
 from edge.text.languages import language_of
-from edge.text.numbers import number_at
 from edge.text.sentences import boundaries, sentences, spans
 from edge.text.tokens import expected_tokens, fit, most_tokens
 
@@ -41,37 +39,6 @@ def test_what_is_shown_is_one_clean_line(name: str) -> None:
     assert clean(text) == text
     assert "\n" not in text
     assert "\t" not in text
-
-
-def read(text: str) -> str | None:
-    words = re.findall(r"\d+(?:[.,:]\d+)*|\w+", text)
-    found = number_at(words, 0)
-    return None if found is None else found[0]
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("70", "seventy"), ("0.5", "half"), ("3", "3.0"), ("2 million", "2,000,000"), ("1,200.50", "1200.5"),
-        ("1.200,50", "1200.5"), ("twenty-one", "21"), ("two hundred", "200"), ("3.5 thousand", "3500"), ("007", "7"),
-        ("12", "dozen"), ("ninety nine", "99"), ("1,5", "1.5"), ("five million", "5,000,000"), ("Eighty", "80.00"),
-    ],
-)  # fmt: skip
-def test_equal_numbers(one: str, other: str) -> None:
-    assert read(one) == read(other)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("70", "7"), ("12:30", "1230"), ("1.25", "125"), ("2 million", "2"), ("1.2.3", "1.23"), ("seventeen", "seventy")],
-)
-def test_different_numbers(one: str, other: str) -> None:
-    assert read(one) != read(other)
-
-
-@pytest.mark.parametrize("text", ["river", "dollar", "onerous", "v2"])
-def test_no_numbers(text: str) -> None:
-    assert read(text) is None
 
 
 OF_LANGUAGES = {

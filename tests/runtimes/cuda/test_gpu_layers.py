@@ -12,7 +12,7 @@ from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.devices.cuda.device import CudaDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError
-from edge.runtimes.generation.gpu_layers import GpuLayers
+from edge.runtimes.generation.llama_memory import GpuLayers
 
 torch = pytest.importorskip("torch")
 

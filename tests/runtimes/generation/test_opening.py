@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError, ModelError
-from edge.runtimes.generation.base import Piece
+from edge.runtimes.generation.base import Piece, Stopping
 from edge.runtimes.generation.extractive import ExtractiveGenerator
 from edge.runtimes.generation.opening import open_generator
-from edge.runtimes.generation.stopping import Stopping
 from edge.text.control_characters import CONTROL
 
 
