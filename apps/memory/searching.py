@@ -480,13 +480,28 @@ def first_person(question: str, names: Iterable[str | None]) -> str:
     known = [*words, *_ALWAYS]
     person = "|".join(re.escape(name) for name in sorted(known, key=len, reverse=True))
     named = re.compile(
-        rf"(?<!\w){_OF_NO_THING}(?:{person})(?:(?P<owner>['’]s?)(?!\w)|(?!['’\w]){_OF_NO_OTHER})", re.IGNORECASE
+        rf"(?P<verb>\b(?:does|is|has)\s+)?(?<!\w){_OF_NO_THING}(?P<name>{person})"
+        rf"(?:(?P<owner>['’]s?)(?!\w)|(?!['’\w]){_OF_NO_OTHER})",
+        re.IGNORECASE,
     )
-    asked = re.sub(
-        rf"\b(?P<verb>does|is|has)\s+(?P<name>{person})(?!['’\w]){_OF_NO_OTHER}",
-        lambda match: f"{_VERBS[match['verb'].lower()]} {match['name']}", question, flags=re.IGNORECASE,
-    )  # fmt: skip
-    return named.sub(lambda match: "my" if match["owner"] else "I", asked)
+
+    def asked(match: re.Match[str]) -> str:
+        if _is_thing(match["name"], question[: match.start("name")]):
+            return match[0]
+        verb = match["verb"] or ""
+        if verb and not match["owner"]:
+            verb = f"{_VERBS[verb.split()[0].lower()]} "
+        return verb + ("my" if match["owner"] else "I")
+
+    return named.sub(asked, question)
+
+
+def _is_thing(name: str, before: str) -> bool:
+    """Whether a name in small letters is a word here: its writer begins with a capital, or a noun or verb precedes."""
+    if not (name.isalpha() and name.islower()):
+        return False
+    last = re.search(r"([^\W\d_]+)\W*$", before)
+    return before[:1].isupper() or (last is not None and last[1].casefold() not in FUNCTION_WORDS)
 
 
 def relevance(fitted: Evidence | None, reranker: float, cosine: float) -> float:

@@ -278,6 +278,9 @@ def test_the_score_never_rises_down_the_results(memory: Memory) -> None:
         ("what did Ada's Volvo cost?", ["ada"], "what did my Volvo cost?"),
         ("is Mark Woods older than Mark?", ["mark"], "is Mark Woods older than I?"),
         ("when will the meeting begin?", ["will"], "when will the meeting begin?"),
+        ("how high is the electricity bill of bill?", ["bill"], "how high is the electricity bill of I?"),
+        ("Is bill 7 paid, and what did Bill buy?", ["bill"], "Is bill 7 paid, and what did I buy?"),
+        ("Where does ada-17 live?", ["ada-17"], "Where do I live?"),
     ],
 )
 def test_questions_are_asked_as_the_person_would(question: str, names: list[str | None], asked: str) -> None:
