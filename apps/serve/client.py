@@ -91,18 +91,16 @@ class Client:
         *,
         collection: str | Path = "",
         options: SearchOptions | None = None,
-        filters: Sequence[str] = (),
         **named: Any,
     ) -> list[Hit]:
         """Searches as `Collection.search` does. Raises as `rank` does.
 
         Args:
             collection: a name or a directory, as `edge search -c` takes it.
-            filters: the former name of `where`.
         """
         from edge.apps.collection.hits import hit_from_json
 
-        options = search_options(top_k, options, {**named, "where": filters} if filters else named)
+        options = search_options(top_k, options, named)
         given = {each.name: getattr(options, each.name) for each in fields(options)}
         asked = Search(**given, query=query, collections={"": str(locate(collection or None))})
         return [hit_from_json(hit) for hit in self._asked(SEARCH, asked)["hits"]]

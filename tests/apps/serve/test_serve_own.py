@@ -509,7 +509,7 @@ def test_results_equal_those_of_working_alone(server: Running, config: Config) -
     place = server.folder / "collection"
     with Collection(place, config=config, read_only=True) as collection:
         assert client.search(QUERY, 2, collection=place) == collection.search(QUERY, 2)
-        found = client.search(QUERY, rerank=False, collection=place, filters=["path:garden.md"])
+        found = client.search(QUERY, rerank=False, collection=place, where=["path:garden.md"])
         assert found == collection.search(QUERY, rerank=False, where=["path:garden.md"])
 
 
