@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
+from string import punctuation
 from typing import Any
 
 import numpy as np
@@ -500,8 +501,8 @@ def _is_thing(name: str, before: str) -> bool:
     """Whether a name in small letters is a word here: its writer begins with a capital, or a noun or verb precedes."""
     if not (name.isalpha() and name.islower()):
         return False
-    last = re.search(r"([^\W\d_]+)\W*$", before)
-    return before[:1].isupper() or (last is not None and last[1].casefold() not in FUNCTION_WORDS)
+    last = "".join(before.rsplit(maxsplit=1)[-1:]).strip(punctuation)
+    return before[:1].isupper() or (bool(last) and last.casefold() not in FUNCTION_WORDS)
 
 
 def relevance(fitted: Evidence | None, reranker: float, cosine: float) -> float:
