@@ -4,7 +4,7 @@ replaced after a file hangs or crashes it. Its memory is leased from the budget.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
@@ -31,8 +31,11 @@ from edge.errors import BudgetExceeded, EdgeError, InputError
 from edge.resident import Closing
 from edge.trace import Trace
 
-_LARGE_NBYTES = 4 * WORKER_NBYTES  # Memory of the worker for a file that needs more.
-_SECONDS_PER_BYTE = 4e-6  # Additional computing time per byte.
+_LARGE_NBYTES = 4 * WORKER_NBYTES  # Memory of the worker for a file that needs more, if the budget has it then.
+_SECONDS = 20.0
+"""Computing time for a file, plus that of its bytes. The elapsed time may be five times as long."""
+
+_SECONDS_PER_BYTE = 4e-6
 _CHUNK_OVERHEAD = 400
 
 _LONGEST_FIELD = 100_000
@@ -49,31 +52,10 @@ class Extractor(Closing):
     Counters (in `trace`): `documents.files`, `.chunks`, `.failed`, `.skipped`, `.worker_starts`.
     """
 
-    def __init__(
-        self,
-        *,
-        budget: MemoryBudget,
-        seconds: float = 20.0,
-        memory: int = WORKER_NBYTES,
-        most_memory: int = _LARGE_NBYTES,
-        plugins: Mapping[str, str] | None = None,
-        trace: Trace | None = None,
-    ) -> None:
-        """Prepares an extractor; nothing is started or leased yet.
-
-        Args:
-            seconds: computing time for a file, plus 4 s for each megabyte. The elapsed time may be five times as long.
-            memory: bytes that the worker may use; leased while it runs.
-            most_memory: bytes for a file that needs more than `memory`, if the budget has them then.
-            plugins: further extractors, `package.module:function` by suffix such as `.xyz`, which take precedence. The
-                worker imports them, so it must be able to.
-        """
+    def __init__(self, *, budget: MemoryBudget, trace: Trace | None = None) -> None:
+        """Prepares an extractor; nothing is started or leased yet. The worker's memory is leased while it runs."""
         self._budget = budget
         self._trace = trace or Trace()
-        self._seconds = seconds
-        self._memory = memory
-        self._most_memory = max(memory, most_memory)
-        self._plugins = dict(plugins or {})
         self._lock = threading.Lock()
         self._worker: WorkerProcess | None = None
         self._beginning: threading.Thread | None = None
@@ -87,7 +69,7 @@ class Extractor(Closing):
 
         def start() -> None:
             with suppress(EdgeError), self._lock:  # `extract` will report it
-                self._started(self._memory)
+                self._started(WORKER_NBYTES)
 
         self._beginning = threading.Thread(target=start, name="edge-worker-start", daemon=True)
         self._beginning.start()
@@ -142,7 +124,7 @@ class Extractor(Closing):
         self, path: Path, ask: Callable[[int, Attempt], Answer], attempt: Attempt = Attempt.FIRST, tried: int = 0
     ) -> Answer:
         """Calls `ask` with the ordinary memory; then with more; then without the parts that may need much."""
-        memory = self._most_memory if attempt is Attempt.LAST else self._memory
+        memory = _LARGE_NBYTES if attempt is Attempt.LAST else WORKER_NBYTES
         try:
             if attempt is not Attempt.FIRST:
                 return ask(memory, attempt)
@@ -151,15 +133,15 @@ class Extractor(Closing):
         except WorkerFailed as error:
             self._stop()
             tried = max(tried, memory)
-            more = attempt is Attempt.FIRST and self._most_memory > self._memory
-            if not _wants_memory(error) or attempt is Attempt.FRUGAL or not (more or self._has_parts):
+            more = attempt is Attempt.FIRST or self._has_parts
+            if not _wants_memory(error) or attempt is Attempt.FRUGAL or not more:
                 raise self._failure(error, path, tried) from error
         except BudgetExceeded as error:
             if attempt is not Attempt.LAST:
                 raise
             if not self._has_parts:
                 raise InputError(
-                    f"needs more than {format_size(self._memory)} to read, and the memory limit leaves no more: "
+                    f"needs more than {format_size(WORKER_NBYTES)} to read, and the memory limit leaves no more: "
                     "`edge index --retry` with a larger --memory may read it"
                 ) from error
         finally:
@@ -172,12 +154,12 @@ class Extractor(Closing):
         crash."""
         fresh = self._worker is None
         try:
-            return ask(self._memory, Attempt.FIRST)
+            return ask(WORKER_NBYTES, Attempt.FIRST)
         except WorkerFailed as error:
             if fresh or self._interrupted or error.verdict is not Verdict.CRASH:
                 raise
             self._stop()
-            return ask(self._memory, Attempt.FIRST)
+            return ask(WORKER_NBYTES, Attempt.FIRST)
 
     def _ask(self, path: Path, memory: int, attempt: Attempt, following: Sequence[Path]) -> Extracted:
         request = self._request(path, attempt=attempt)
@@ -207,7 +189,7 @@ class Extractor(Closing):
                     mails[page] = mail
                     nbytes += sum(map(len, astuple(mail))) + _CHUNK_OVERHEAD
         self._hold(nbytes)
-        if worker.resident() > self._memory * 3 // 4:  # too little memory is left for the next file
+        if worker.resident() > WORKER_NBYTES * 3 // 4:  # too little memory is left for the next file
             self._stop()
         if not chunks and secrets:
             raise Skipped(Reason.SECRET, "all of its text may be secret")
@@ -238,7 +220,7 @@ class Extractor(Closing):
             raise InputError(f"its text of {format_size(nbytes)} does not fit the memory limit") from error
 
     def _request(self, path: Path, **settings: Any) -> Request:
-        return Request(path, {"plugins": self._plugins, **settings}, self._allowed(path))
+        return Request(path, settings, self._allowed(path))
 
     def _started(self, memory: int, request: Request | None = None) -> WorkerProcess:
         worker = self._worker
@@ -247,7 +229,7 @@ class Extractor(Closing):
         if self._worker is None:
             self._lease.resize(memory)
             try:
-                self._worker = WorkerProcess(memory=memory, everything_importable=bool(self._plugins))
+                self._worker = WorkerProcess(memory=memory)
             except BaseException:
                 self._lease.release()
                 raise
@@ -265,7 +247,7 @@ class Extractor(Closing):
             nbytes = path.lstat().st_size
         except (OSError, ValueError):  # the worker reports this error
             nbytes = 0
-        return self._seconds + min(nbytes, MAX_FILE_BYTES) * _SECONDS_PER_BYTE
+        return _SECONDS + min(nbytes, MAX_FILE_BYTES) * _SECONDS_PER_BYTE
 
     def _failure(self, error: WorkerFailed, path: Path, memory: int) -> InputError:
         if error.verdict is Verdict.TIME:

@@ -1,12 +1,11 @@
 """The types of files: their names, and the choice of the extractor for a file. First bytes that are characteristic
-decide, then the name; other files are plain text. A plug-in is a suffix and `package.module:function`; the function is
-an `Extract`."""
+decide, then the name; other files are plain text."""
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import cast
@@ -150,10 +149,8 @@ _MANUAL = re.compile(rb"\s*(?=[.'])(?:[^\n]*\n)*?[.'][ \t]*(?:TH|Dd|SH|Sh|so)\b"
 """A manual page in roff: it begins with a request or a comment, and names its title, a section or another page."""
 
 
-def choose(name: str, head: bytes, plugins: Mapping[str, str] | None = None) -> Kind:
+def choose(name: str, head: bytes) -> Kind:
     suffix = "." + name.rpartition(".")[2].lower() if "." in name[1:] else ""
-    if plugins and suffix in plugins:
-        return Kind(suffix[1:], plugins[suffix])
     by_name = _BY_SUFFIX.get(suffix) or _BY_NAME.get(name.lower())
     if head.lstrip().startswith(b"%PDF-") or (by_name in (PDF, None) and b"%PDF-" in head[:1024]):
         return PDF

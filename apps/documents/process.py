@@ -28,10 +28,7 @@ from edge.apps.documents.opened import PASSES_DESCRIPTORS, open_regular
 from edge.errors import CapabilityError
 from edge.interpreter import python
 
-_BOOTSTRAP = (
-    "from edge.apps.documents.worker import main; "
-    "main(memory=int(sys.argv[1]), everything_importable=sys.argv[2] == 'True')"
-)
+_BOOTSTRAP = "from edge.apps.documents.worker import main; main(memory=int(sys.argv[1]))"
 
 _START_SECONDS = 60.0
 _WATCH_SECONDS = 0.005
@@ -78,8 +75,8 @@ class Request:
 class WorkerProcess:
     """A running worker. Not thread-safe: one request at a time."""
 
-    def __init__(self, *, memory: int, everything_importable: bool = False) -> None:
-        command = python(_BOOTSTRAP, str(memory), str(everything_importable))
+    def __init__(self, *, memory: int) -> None:
+        command = python(_BOOTSTRAP, str(memory))
         self._memory = memory
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `kill`)
         self._channel: socket.socket | None = None

@@ -229,9 +229,8 @@ _CALLS = (
 ones."""
 
 
-def enter(*, everything_importable: bool) -> dict[str, bool | str]:
-    """Restricts this process for good. Returns True for each part of the sandbox that is in force, or why it is not.
-    `everything_importable` allows reads anywhere on the import path."""
+def enter() -> dict[str, bool | str]:
+    """Restricts this process for good. Returns True for each part of the sandbox that is in force, or why it is not."""
     if os.environ.get(SWITCH, "").lower() in ("off", "0"):
         return {name: f"switched off by {SWITCH}" for name in ("files", "system calls")}
     if sys.platform != "linux":
@@ -240,7 +239,7 @@ def enter(*, everything_importable: bool) -> dict[str, bool | str]:
     calls["clone"] = Only(0, _CLONE_THREAD, _CLONE_THREAD)  # threads but no processes
     calls["fcntl"] = Only(1, 0, ~_FCNTL & 0xFFFF_FFFF)
     calls["tgkill"] = Only(0, os.getpid())  # a process aborts by signalling itself
-    places = [*_readable(everything_importable)]
+    places = [*_readable()]
     return {
         "files": _outcome(lambda: allow_reading_only(places)),
         "system calls": _outcome(lambda: restrict(calls, ALLOW, refusal(errno.ENOSYS))),
@@ -255,7 +254,7 @@ def _outcome(confine: Callable[[], None]) -> bool | str:
     return True
 
 
-def _readable(everything_importable: bool) -> Iterator[Path]:
+def _readable() -> Iterator[Path]:
     """Files and folders from which modules and libraries are loaded."""
     yield from map(Path, _SYSTEM)
     for name in ("stdlib", "platstdlib"):
@@ -272,5 +271,3 @@ def _readable(everything_importable: bool) -> Iterator[Path]:
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
         mapped = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if "/" in line}
     yield from (Path(name).parent for name in mapped if ".so" in name)
-    if everything_importable:
-        yield from map(Path, sys.path)

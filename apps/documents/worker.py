@@ -46,7 +46,7 @@ _PIECE = 1 << 16
 _NOISE = 1 << 16  # Largest output of libraries on stderr that is kept for the parent, in bytes.
 
 
-def main(*, memory: int, everything_importable: bool) -> None:
+def main(*, memory: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     requests: Iterator[tuple[dict[str, Any], int | None]]
     if PASSES_DESCRIPTORS:
@@ -58,7 +58,7 @@ def main(*, memory: int, everything_importable: bool) -> None:
     for standard in (0, 1):  # output of libraries must not get between the answers
         os.dup2(nothing, standard)
     _limit(memory)
-    _say(answers, {"ready": True, "sandbox": enter(everything_importable=everything_importable)})
+    _say(answers, {"ready": True, "sandbox": enter()})
     for request, descriptor in requests:
         faulthandler.dump_traceback_later(request["seconds"] + _ORPHAN_SECONDS, exit=True)
         for answer in _answers(request, descriptor):
@@ -96,7 +96,7 @@ def _answers(request: dict[str, Any], descriptor: int | None) -> Iterator[Any]:
                 yield drawn(file, request["page"], frozenset(request["lines"]))
             return
         with OpenedFile(path, descriptor=descriptor, attempt=attempt) as file:
-            kind = choose(file.name, file.head, request["plugins"])
+            kind = choose(file.name, file.head)
             if kind in (MAIL, OUTLOOK, PDF, ARCHIVE):
                 yield {"parts": True}
             file.hides_secrets = not (asked := holds_secrets(file.name, file.head))

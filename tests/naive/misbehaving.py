@@ -15,7 +15,10 @@ try:
 except ImportError:  # Windows
     resource = fcntl = None
 
+from edge.apps.documents import file_types
 from edge.apps.documents.base import Block, DocumentBlocks
+
+file_types._BY_SUFFIX[".xyz"] = file_types.Kind("xyz", "misbehaving:extract")
 
 
 def read(text):

@@ -18,7 +18,7 @@ class ReadingHere:
 
     alive, ran_short = True, False
 
-    def __init__(self, *, memory: int, everything_importable: bool = False) -> None:
+    def __init__(self, *, memory: int) -> None:
         self.sent: deque[Request] = deque()
 
     def ask(self, request: Request, following: Iterable[Request] = ()) -> Generator[Any, None, None]:

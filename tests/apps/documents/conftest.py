@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from making.pdf import pdf_bytes as pdf_bytes
+from making.pdf import pdf_bytes
 
-from edge.apps.documents.base import Chunk, DocumentBlocks, Extracted, no_text
+from edge.apps.documents import extraction, process
+from edge.apps.documents.base import WORKER_NBYTES, Chunk, DocumentBlocks, Extracted, no_text
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.file_types import choose, load
@@ -26,6 +27,7 @@ from edge.trace import Trace
 Read = Callable[..., DocumentBlocks]
 Cut = Callable[..., list[Chunk]]
 Ask = Callable[..., Extracted]
+Bounds = Callable[..., None]
 
 
 @pytest.fixture
@@ -204,16 +206,6 @@ CHAPTER = """<?xml version="1.0" encoding="utf-8"?>
 
 
 @pytest.fixture(scope="session")
-def make_pdf() -> Callable[..., bytes]:
-    return pdf_bytes
-
-
-@pytest.fixture(scope="session")
-def make_epub() -> Callable[..., bytes]:
-    return epub_bytes
-
-
-@pytest.fixture(scope="session")
 def samples() -> dict[str, bytes]:
     """A small real file of every kind, by name."""
     page = [(72, 720, 20, "Rivers"), (72, 690, 11, "They rise in spring, when the snow melts."), (72, 676, 11, "So.")]
@@ -263,14 +255,25 @@ def samples() -> dict[str, bytes]:
     }
 
 
+@pytest.fixture(autouse=True)
+def bounds(monkeypatch: pytest.MonkeyPatch) -> Bounds:
+    """Sets what a file may take: seconds, and bytes at first and at most. A busy machine needs more than users wait."""
+
+    def bounds(*, seconds: float = 60.0, memory: int = WORKER_NBYTES, most: int = 4 * WORKER_NBYTES) -> None:
+        for name, value in (("_SECONDS", seconds), ("WORKER_NBYTES", memory), ("_LARGE_NBYTES", most)):
+            monkeypatch.setattr(extraction, name, value)
+
+    bounds()
+    return bounds
+
+
 @pytest.fixture
-def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An extractor for `.xyz` that obeys its file, importable in this process and its children."""
-    folder = tmp_path / "plugins"
-    folder.mkdir()
-    shutil.copy(Path(__file__).parents[2] / "naive" / "misbehaving.py", folder / "edge_test_plugin.py")
-    monkeypatch.syspath_prepend(str(folder))
-    return {".xyz": "edge_test_plugin:extract"}
+def misbehaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has workers read `.xyz` by an extractor that obeys its file."""
+    (tmp_path / "plugins").mkdir()
+    shutil.copy(Path(__file__).parents[2] / "naive" / "misbehaving.py", tmp_path / "plugins")
+    load = f"sys.path.append({str(tmp_path / 'plugins')!r}); import misbehaving; "
+    monkeypatch.setattr(process, "_BOOTSTRAP", load + process._BOOTSTRAP)
 
 
 @pytest.fixture
@@ -279,8 +282,8 @@ def trace() -> Trace:
 
 
 @pytest.fixture
-def extractor(plugins: dict[str, str], budget: MemoryBudget, trace: Trace) -> Iterator[Extractor]:
-    with Extractor(budget=budget, seconds=30, plugins=plugins, trace=trace) as extractor:
+def extractor(misbehaving: None, budget: MemoryBudget, trace: Trace) -> Iterator[Extractor]:
+    with Extractor(budget=budget, trace=trace) as extractor:
         yield extractor
 
 

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from edge.apps.documents.base import Block, Chunk, packed, unpacked
 from edge.apps.documents.chunking import MOST_PER_CHARACTER, CutUnit, _cut, chunks_of, estimate_pieces, units_of
 from edge.models.registry import DEFAULT_RERANKER
-
-Cut = Callable[..., list[Chunk]]
+from tests.apps.documents.conftest import Cut
 
 
 def prose(words: int, line: int = 1, **fields: object) -> Block:

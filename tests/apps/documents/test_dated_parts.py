@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime
 from email.message import EmailMessage
 
 import pytest
 
-from edge.apps.documents.base import DocumentBlocks, Mail, place_in
+from edge.apps.documents.base import Mail, place_in
 from edge.apps.documents.file_types import choose
-
-Read = Callable[[str, str | bytes], DocumentBlocks]
+from tests.apps.documents.conftest import Read
 
 _EVENT = (
     "BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART;TZID=Europe/Oslo:20261214T093000\nDTEND;TZID=Europe/Oslo:20261214T101500\n"

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -17,13 +17,12 @@ import psutil
 import pytest
 from naive.waiting import until
 
-from edge.apps.documents.base import MAX_FILE_BYTES, WORKER_NBYTES, Extracted, Reason, Skipped
+from edge.apps.documents.base import MAX_FILE_BYTES, WORKER_NBYTES, Reason, Skipped
 from edge.apps.documents.extraction import Extractor
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, CapabilityError, InputError
 from edge.trace import Trace
-
-Ask = Callable[..., Extracted]
+from tests.apps.documents.conftest import Ask, Bounds
 
 
 def children() -> set[int]:
@@ -128,32 +127,31 @@ def test_a_paused_extractor_has_no_worker_and_reads_nothing(
         assert asked.result(timeout=60).chunks[0].text == "again"
 
 
-def test_a_file_that_hangs_can_be_given_up(plugins: dict[str, str], budget: MemoryBudget, ask: Ask) -> None:
-    with Extractor(budget=budget, seconds=1000, plugins=plugins) as extractor:
-        extractor.interrupt()  # nothing is being read
-        assert ask(extractor, "say on").chunks[0].text == "on"
-        given_up = threading.Event()
+def test_a_file_that_hangs_can_be_given_up(extractor: Extractor, ask: Ask) -> None:
+    extractor.interrupt()  # nothing is being read
+    assert ask(extractor, "say on").chunks[0].text == "on"
+    given_up = threading.Event()
 
-        def interrupt() -> None:
-            while not given_up.wait(0.3):  # again and again: the file may not be read yet
-                extractor.interrupt()
+    def interrupt() -> None:
+        while not given_up.wait(0.3):  # again and again: the file may not be read yet
+            extractor.interrupt()
 
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        with pytest.raises(InputError, match="crashed the process"):
-            ask(extractor, "hang")
-        given_up.set()
-        thread.join()
-        assert ask(extractor, "say on").chunks[0].text == "on"
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(InputError, match="crashed the process"):
+        ask(extractor, "hang")
+    given_up.set()
+    thread.join()
+    assert ask(extractor, "say on").chunks[0].text == "on"
 
 
 @pytest.mark.parametrize("words", ["hang", "spin"])
-def test_a_file_that_hangs_is_cut_off(plugins: dict[str, str], budget: MemoryBudget, ask: Ask, words: str) -> None:
-    with Extractor(budget=budget, seconds=0.5, plugins=plugins) as extractor:
-        with pytest.raises(InputError, match=r"took longer than 0\.5 seconds"):
-            ask(extractor, words)
-        extractor._seconds = 20.0  # on a busy machine a new worker takes longer than half a second
-        assert ask(extractor, "say on").chunks[0].text == "on"
+def test_a_file_that_hangs_is_cut_off(extractor: Extractor, ask: Ask, bounds: Bounds, words: str) -> None:
+    bounds(seconds=0.5)
+    with pytest.raises(InputError, match=r"took longer than 0\.5 seconds"):
+        ask(extractor, words)
+    bounds()  # on a busy machine a new worker takes longer than half a second
+    assert ask(extractor, "say on").chunks[0].text == "on"
 
 
 @pytest.mark.parametrize(
@@ -186,23 +184,24 @@ def test_a_worker_that_somebody_killed_is_replaced(extractor: Extractor, ask: As
     assert int(ask(extractor, "pid").chunks[0].text) != pid
 
 
-def test_a_file_that_needs_too_much_memory_is_cut_off(plugins: dict[str, str], budget: MemoryBudget, ask: Ask) -> None:
+def test_a_file_that_needs_too_much_memory_is_cut_off(
+    extractor: Extractor, budget: MemoryBudget, ask: Ask, bounds: Bounds
+) -> None:
     """Also where the system refuses faster than the parent's watch can look."""
-    with Extractor(budget=budget, plugins=plugins, memory=40_000_000, most_memory=80_000_000) as extractor:
-        for words in ("touch 300", "touch 100000", "exhaust"):
-            with pytest.raises(InputError, match=r"needs more than 80\.0 MB of memory"):
-                ask(extractor, words)
-            assert budget.used == 0
-        assert ask(extractor, "say on").chunks[0].text == "on"
+    bounds(memory=40_000_000, most=80_000_000)
+    for words in ("touch 300", "touch 100000", "exhaust"):
+        with pytest.raises(InputError, match=r"needs more than 80\.0 MB of memory"):
+            ask(extractor, words)
+        assert budget.used == 0
+    assert ask(extractor, "say on").chunks[0].text == "on"
 
 
 def test_a_file_that_needs_more_memory_gets_it_while_there_is_some(
-    plugins: dict[str, str], ask: Ask, trace: Trace
+    misbehaving: None, ask: Ask, trace: Trace, bounds: Bounds
 ) -> None:
+    bounds(memory=40_000_000, most=140_000_000)
     budget = MemoryBudget(150_000_000, baseline=0)
-    with Extractor(
-        budget=budget, plugins=plugins, memory=40_000_000, most_memory=140_000_000, trace=trace
-    ) as extractor:
+    with Extractor(budget=budget, trace=trace) as extractor:
         assert ask(extractor, "hold 70").chunks[0].text == "held 70"
         assert trace.counters["documents.worker_starts"] == 2
         assert budget.holders().get("document worker", 0) == 0  # that worker is gone
@@ -224,18 +223,17 @@ def test_worker_and_result_are_leased(extractor: Extractor, ask: Ask, budget: Me
     assert budget.used == 0
 
 
-def test_a_result_that_does_not_fit_the_limit_fails_alone(plugins: dict[str, str], ask: Ask) -> None:
-    budget = MemoryBudget(WORKER_NBYTES + 100_000, baseline=0)
-    with Extractor(budget=budget, plugins=plugins) as extractor:
+def test_a_result_that_does_not_fit_the_limit_fails_alone(misbehaving: None, ask: Ask) -> None:
+    with Extractor(budget=MemoryBudget(WORKER_NBYTES + 100_000, baseline=0)) as extractor:
         with pytest.raises(InputError, match="does not fit the memory limit"):
             ask(extractor, "much 10000")
         assert ask(extractor, "say on").chunks[0].text == "on"
 
 
-def test_a_limit_without_room_for_a_worker_is_refused(plugins: dict[str, str], ask: Ask) -> None:
+def test_a_limit_without_room_for_a_worker_is_refused(misbehaving: None, ask: Ask) -> None:
     budget = MemoryBudget(WORKER_NBYTES - 1, baseline=0)
     before = children()
-    with Extractor(budget=budget, plugins=plugins) as extractor, pytest.raises(BudgetExceeded, match="document worker"):
+    with Extractor(budget=budget) as extractor, pytest.raises(BudgetExceeded, match="document worker"):
         ask(extractor, "say on")
     assert children() == before
 
@@ -336,11 +334,12 @@ def test_a_worker_that_cannot_start_says_why(
         assert extractor.extract(tmp_path / "a.txt").chunks
 
 
-def test_a_long_table_takes_little_memory(tmp_path: Path, budget: MemoryBudget) -> None:
+def test_a_long_table_takes_little_memory(tmp_path: Path, budget: MemoryBudget, bounds: Bounds) -> None:
     """Its rows are read one after the other; as a list they took 650 bytes each."""
     path = tmp_path / "long.csv"
     path.write_text("first,second\n" + "".join(f"{n % 100},{n % 97}\n" for n in range(100_000)), encoding="utf-8")
-    with Extractor(budget=budget, memory=48 * 10**6, most_memory=48 * 10**6) as extractor:
+    bounds(memory=48 * 10**6, most=48 * 10**6)
+    with Extractor(budget=budget) as extractor:
         chunks = extractor.extract(path).chunks
     assert chunks[-1].line_end == 100_001
     assert sum(chunk.text.count("first: ") for chunk in chunks) == 100_000

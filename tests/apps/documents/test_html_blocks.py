@@ -3,7 +3,6 @@ people read: feeds, papers, FictionBook and OpenDocument in one file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
 from edge.apps.documents.html import html_blocks
 from edge.errors import InputError
-
-Read = Callable[[str, "str | bytes"], DocumentBlocks]
+from tests.apps.documents.conftest import Read
 
 OPENING = (
     "<p>", "<div>", "<b>", "<h2>", "<li>", "<td>", "<tr>", "<table>", "<br>", "</p>", "</div>", "</b>", "</table>",

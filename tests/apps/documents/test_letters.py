@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from edge.apps.documents.base import DocumentBlocks, Mail, Skipped
+from edge.apps.documents.base import Mail, Skipped
 from edge.apps.documents.latex import plain
-
-Read = Callable[[str, str | bytes], DocumentBlocks]
+from tests.apps.documents.conftest import Read
 
 _RTF = (
     rb"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0\fcharset0 Arial;}}{\stylesheet{\s0 Normal;}}\pard The notary is Mrs. "

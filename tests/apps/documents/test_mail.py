@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import mailbox
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from email.message import EmailMessage
 from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
+from making.pdf import pdf_bytes
 
 from edge.apps.documents import file_types, mail
 from edge.apps.documents.base import Block, DocumentBlocks, Extracted, Reason, Skipped
@@ -21,9 +21,7 @@ from edge.apps.documents.opened import Attempt, OpenedFile
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.trace import Trace
-
-Read = Callable[[str, bytes], DocumentBlocks]
-Make = Callable[..., bytes]
+from tests.apps.documents.conftest import Bounds, Read
 
 
 def message(subject: str, text: str, sender: str = "Ann <ann@a.org>", day: int = 1, html: str = "") -> EmailMessage:
@@ -95,8 +93,8 @@ def mail_of(body: bytes) -> bytes:
     return b"From: Ann <ann@a.org>\nDate: x\nSubject: s\nMIME-Version: 1.0\n" + body
 
 
-def test_files_inside_of_alternatives_are_read_and_pictures_of_html_are_not(read: Read, make_pdf: Make) -> None:
-    pdf = base64.encodebytes(make_pdf([[(72, 700, 11, "A page of a PDF.")]]))
+def test_files_inside_of_alternatives_are_read_and_pictures_of_html_are_not(read: Read) -> None:
+    pdf = base64.encodebytes(pdf_bytes([[(72, 700, 11, "A page of a PDF.")]]))
     plain, html = part("text/plain", b"See attached."), part("text/html", b"<p>See attached.</p>")
     logo = part("image/png; name=logo.png", b"", "Content-ID: <1>")
     note = part("text/plain", b"The report counts walruses.", "Content-Disposition: attachment; filename=report.txt")
@@ -193,11 +191,11 @@ def test_a_mailbox_has_pages_threads_and_no_text_twice(read: Read, tmp_path: Pat
     assert under(document, "In April").path == ("River", "Bo, 2026-03-02")
 
 
-def test_attachments_are_read_as_files_are(read: Read, make_pdf: Make) -> None:
+def test_attachments_are_read_as_files_are(read: Read) -> None:
     made = message("Papers", "See below.\n")
     made.add_attachment(b"# Notes\n\nThe river floods.\n", maintype="text", subtype="plain", filename="notes.md")
     made.add_attachment(
-        make_pdf([[(72, 700, 11, "A page of a PDF.")]]), maintype="application", subtype="pdf", filename="a.pdf"
+        pdf_bytes([[(72, 700, 11, "A page of a PDF.")]]), maintype="application", subtype="pdf", filename="a.pdf"
     )
     made.add_attachment(bytes(range(256)) * 9, maintype="image", subtype="png", filename="p.png")
     made.add_attachment(b"%PDF-1.7 nothing", maintype="application", subtype="pdf", filename="bad.pdf")
@@ -270,13 +268,13 @@ def joined(found: Extracted) -> str:
 
 
 @pytest.mark.parametrize("memory", ["enough", "a small limit", "a small worker"])
-def test_pictures_cost_no_message(tmp_path: Path, with_and_without_ocr: bool, memory: str) -> None:
+def test_pictures_cost_no_message(tmp_path: Path, with_and_without_ocr: bool, bounds: Bounds, memory: str) -> None:
     path = tmp_path / "a.mbox"
     path.write_bytes(b"\n".join(ENVELOPE + with_pictures(count, (900, 900)) for count in (1, 3)))
     budget = MemoryBudget(10**10)
     left = 10**8 if memory == "a small limit" else budget.free
-    most = (56 if memory == "a small worker" else 192) * 10**6
-    with budget.reserve("others", budget.free - left), Extractor(budget=budget, seconds=60, most_memory=most) as reader:
+    bounds(most=(56 if memory == "a small worker" else 192) * 10**6)
+    with budget.reserve("others", budget.free - left), Extractor(budget=budget) as reader:
         found = reader.extract(path)
     assert joined(found).count("Still read.") == joined(found).count("on Thursday") == 2
     said = {
@@ -300,7 +298,7 @@ def test_a_large_attachment_costs_no_mailbox(tmp_path: Path, with_and_without_oc
     path.write_bytes(b"\n".join(ENVELOPE + data for data in (large, message("Note", "A word.\n").as_bytes())))
     assert path.stat().st_size > 20 * 10**6
     trace = Trace()
-    with Extractor(budget=MemoryBudget(10**10), seconds=60, trace=trace) as extractor:
+    with Extractor(budget=MemoryBudget(10**10), trace=trace) as extractor:
         found = extractor.extract(path)
     assert {chunk.page for chunk in found.chunks} == {1, 2}
     assert "Attachment: film.mp4" in joined(found)

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import base64
 import quopri
-from collections.abc import Callable
 from email.header import Header
 from typing import Any
 
 import pytest
 
 from edge.apps.documents.base import DocumentBlocks, Mail
-
-Read = Callable[[str, bytes], DocumentBlocks]
+from tests.apps.documents.conftest import Read
 
 TEXTS = {
     "plain": ("The boiler man comes on Thursday at nine.", "us-ascii", "7bit"),

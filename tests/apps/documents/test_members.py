@@ -7,7 +7,7 @@ import io
 import re
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from email.message import EmailMessage
 from pathlib import Path
@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 
 from edge.apps.documents import members
-from edge.apps.documents.base import DocumentBlocks, Reason, Skipped, place_in
+from edge.apps.documents.base import Reason, Skipped, place_in
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.file_types import choose
 from edge.budget import MemoryBudget
 from edge.errors import InputError
 from edge.trace import Trace
-
-Read = Callable[[str, bytes], DocumentBlocks]
+from tests.apps.documents.conftest import Read
 
 
 def zipped(files: Mapping[str, str | bytes]) -> bytes:

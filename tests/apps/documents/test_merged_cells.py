@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from making.office_files import container
 
-from edge.apps.documents.base import DocumentBlocks
-
-Read = Callable[[str, str | bytes], DocumentBlocks]
+from tests.apps.documents.conftest import Read
 
 _WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 _DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"

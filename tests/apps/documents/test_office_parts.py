@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,8 +24,7 @@ from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.opened import OpenedFile
 from edge.budget import MemoryBudget
 from edge.errors import InputError
-
-Read = Callable[[str, bytes], DocumentBlocks]
+from tests.apps.documents.conftest import Read
 
 NAMESPACES = (
     'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '

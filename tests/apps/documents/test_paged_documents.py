@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from making.office_files import rewritten, saved
+from making.pdf import pdf_bytes
 
 from edge.apps.documents import archive
-from edge.apps.documents.base import Chunk, DocumentBlocks, Reason, Skipped
+from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
 from edge.errors import InputError
-
-Read = Callable[[str, bytes], DocumentBlocks]
-Cut = Callable[[str, bytes], "list[Chunk]"]
-Make = Callable[..., bytes]
+from tests.apps.documents.conftest import Read, epub_bytes
 
 CHAPTER = (
     '<html xmlns="http://www.w3.org/1999/xhtml"><head><title/></head><body>\n<h1>{0}</h1>\n<p>{1}</p></body></html>'
@@ -29,7 +26,7 @@ def shape(document: DocumentBlocks) -> list[tuple[Any, ...]]:
 # PDF
 
 
-def test_pdf_paragraphs_headings_and_pages(read: Read, make_pdf: Make) -> None:
+def test_pdf_paragraphs_headings_and_pages(read: Read) -> None:
     body = 11
     first = [
         (72, 720, 20, "Rivers"),
@@ -38,7 +35,7 @@ def test_pdf_paragraphs_headings_and_pages(read: Read, make_pdf: Make) -> None:
         (72, 656, body, "melts in the hills."),
         (72, 620, body, "Another paragraph."),
     ]
-    document = read("a.pdf", make_pdf([first, [], [(72, 700, body, "The third page.")]], title="All  rivers"))
+    document = read("a.pdf", pdf_bytes([first, [], [(72, 700, body, "The third page.")]], title="All  rivers"))
     floods = ("Rivers", "Floods in spring")
     assert document.title == "All rivers"
     assert shape(document) == [
@@ -50,15 +47,15 @@ def test_pdf_paragraphs_headings_and_pages(read: Read, make_pdf: Make) -> None:
     ]
 
 
-def test_pdf_dot_leaders_are_cut_short(read: Read, make_pdf: Make) -> None:
+def test_pdf_dot_leaders_are_cut_short(read: Read) -> None:
     document = read(
-        "a.pdf", make_pdf([[(72, 720, 11, "Introduction . . . . . . . . . . . . . 5"), (72, 700, 11, "Two....... 7")]])
+        "a.pdf", pdf_bytes([[(72, 720, 11, "Introduction . . . . . . . . . . . . . 5"), (72, 700, 11, "Two....... 7")]])
     )
     assert document.blocks[0].text == "Introduction … 5\nTwo … 7"
 
 
-def test_pdf_damage_is_said(read: Read, make_pdf: Make) -> None:
-    whole = make_pdf([[(72, 720, 11, "One page.")], [(72, 720, 11, "Another page.")]])
+def test_pdf_damage_is_said(read: Read) -> None:
+    whole = pdf_bytes([[(72, 720, 11, "One page.")], [(72, 720, 11, "Another page.")]])
     with pytest.raises(InputError, match="damaged PDF"):
         read("a.pdf", whole[:60])
     # The second page's own object is gone: the rest is read, and the loss is told.
@@ -162,8 +159,8 @@ def test_a_missing_slide_costs_only_itself(read: Read, samples: dict[str, bytes]
 # EPUB
 
 
-def test_epub(read: Read, make_epub: Make) -> None:
-    document = read("a.epub", make_epub([CHAPTER.format("One", "First."), CHAPTER.format("Two", "Second\nhere.")]))
+def test_epub(read: Read) -> None:
+    document = read("a.epub", epub_bytes([CHAPTER.format("One", "First."), CHAPTER.format("Two", "Second\nhere.")]))
     assert document.title == "A book"
     assert shape(document) == [
         (1, 2, 2, "heading", ("One",), "One"),
@@ -173,13 +170,13 @@ def test_epub(read: Read, make_epub: Make) -> None:
     ]
 
 
-def test_epub_that_names_a_file_outside_is_damaged(read: Read, make_epub: Make) -> None:
+def test_epub_that_names_a_file_outside_is_damaged(read: Read) -> None:
     package = (
         '<package><manifest><item id="c" href="../../../etc/passwd" media-type="text/html"/></manifest>'
         '<spine><itemref idref="c"/></spine></package>'
     )
     with pytest.raises(InputError, match="is missing"):
-        read("a.epub", make_epub([], package=package))
+        read("a.epub", epub_bytes([], package=package))
 
 
 # Containers
@@ -201,22 +198,18 @@ def test_a_part_that_unpacks_to_too_much_is_refused(
         read("a.docx", data)
 
 
-def test_parts_that_unpack_to_too_much_together_are_refused(
-    read: Read, make_epub: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_that_unpack_to_too_much_together_are_refused(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MAX_PARTS_BYTES", 2_000_000)
     chapter = CHAPTER.format("One", "x" + " " * 500_000)
-    assert read("a.epub", make_epub([chapter] * 3)).blocks
+    assert read("a.epub", epub_bytes([chapter] * 3)).blocks
     with pytest.raises(InputError, match="unpack"):
-        read("a.epub", make_epub([chapter] * 4))
+        read("a.epub", epub_bytes([chapter] * 4))
 
 
-def test_a_container_of_too_many_members_is_refused(
-    read: Read, make_epub: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_of_too_many_members_is_refused(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MAX_MEMBERS", 3)
     with pytest.raises(InputError, match="5 members"):
-        read("a.epub", make_epub(["<p>one</p>", "<p>two</p>"]))
+        read("a.epub", epub_bytes(["<p>one</p>", "<p>two</p>"]))
 
 
 @pytest.mark.parametrize(
@@ -236,9 +229,7 @@ def test_entities_are_refused(read: Read, samples: dict[str, bytes], doctype: st
         read("a.docx", rewritten(samples["letter.docx"], "word/document.xml", lambda _: document))
 
 
-def test_what_is_locked_or_without_text_is_skipped(
-    read: Read, samples: dict[str, bytes], make_pdf: Make, make_epub: Make
-) -> None:
+def test_what_is_locked_or_without_text_is_skipped(read: Read, samples: dict[str, bytes]) -> None:
     chapters = [CHAPTER.format("One", "First.")]
     container = bytearray(samples["letter.docx"])
     at = container.find(b"PK\x01\x02")
@@ -246,14 +237,14 @@ def test_what_is_locked_or_without_text_is_skipped(
         container[at + 8] |= 1
         at = container.find(b"PK\x01\x02", at + 1)
     for name, data, reason in (
-        ("a.pdf", make_pdf([[(72, 720, 11, "secret")]], encrypted=True), Reason.ENCRYPTED),
+        ("a.pdf", pdf_bytes([[(72, 720, 11, "secret")]], encrypted=True), Reason.ENCRYPTED),
         ("a.docx", bytes(container), Reason.ENCRYPTED),
         ("a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), Reason.UNSUPPORTED),
-        ("a.epub", make_epub(chapters, encrypted=["OEBPS/text/chapter%201.xhtml"]), Reason.ENCRYPTED),
-        ("a.pdf", make_pdf([[], []]), Reason.NO_TEXT),
+        ("a.epub", epub_bytes(chapters, encrypted=["OEBPS/text/chapter%201.xhtml"]), Reason.ENCRYPTED),
+        ("a.pdf", pdf_bytes([[], []]), Reason.NO_TEXT),
         ("a.docx", docx_of(samples, "<w:p/>"), Reason.NO_TEXT),
     ):
         with pytest.raises(Skipped) as skipped:
             read(name, data)
         assert skipped.value.reason is reason, name
-    assert read("a.epub", make_epub(chapters, encrypted=["OEBPS/font.otf"])).blocks
+    assert read("a.epub", epub_bytes(chapters, encrypted=["OEBPS/font.otf"])).blocks

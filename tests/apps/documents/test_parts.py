@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edge.apps.assistant.units import Unit, units
-from edge.apps.documents.base import Block, Chunk, Outline
+from edge.apps.documents.base import Block, Outline
 from edge.apps.documents.chunking import chunks_of
 from edge.apps.documents.kinds import ITEM, packed_parts, parts_of, recognised, unpacked_parts
 from edge.apps.documents.markdown import markdown_blocks
-
-Cut = Callable[..., list[Chunk]]
+from tests.apps.documents.conftest import Cut
 
 MARKDOWN = """# Lease
 

@@ -8,21 +8,20 @@ import shutil
 import struct
 import subprocess
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from making.pdf import pdf_bytes
 
-from edge.apps.documents.base import DocumentBlocks, Extracted, Skipped
+from edge.apps.documents.base import Extracted, Skipped
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.opened import OpenedFile
 from edge.apps.documents.pdf import LONGER_SIDE, MOST_COMPRESSED, PagePicture, drawn
 from edge.budget import MemoryBudget
 from edge.errors import InputError
-
-Read = Callable[[str, bytes], DocumentBlocks]
-Make = Callable[..., bytes]
+from tests.apps.documents.conftest import Bounds, Read
 
 LETTER = [(72, 720, 11, "Cover letter of the contract.")]
 
@@ -50,9 +49,9 @@ def together(*documents: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def extracted(path: Path, data: bytes, **options: int) -> Extracted:
+def extracted(path: Path, data: bytes) -> Extracted:
     path.write_bytes(data)
-    with Extractor(budget=MemoryBudget(10**10), seconds=60, **options) as extractor:
+    with Extractor(budget=MemoryBudget(10**10)) as extractor:
         return extractor.extract(path)
 
 
@@ -60,8 +59,8 @@ def by_page(found: Extracted) -> dict[int | None, str]:
     return {chunk.page: chunk.text for chunk in found.chunks}
 
 
-def test_a_scanned_page_among_others(tmp_path: Path, with_and_without_ocr: bool, make_pdf: Make) -> None:
-    data = together(make_pdf([LETTER, []]), scan("Rent is due on Friday"), make_pdf([[(72, 720, 11, "The end.")]]))
+def test_a_scanned_page_among_others(tmp_path: Path, with_and_without_ocr: bool) -> None:
+    data = together(pdf_bytes([LETTER, []]), scan("Rent is due on Friday"), pdf_bytes([[(72, 720, 11, "The end.")]]))
     found = extracted(tmp_path / "a.pdf", data)
     pages = {1: "Cover letter of the contract.", 4: "The end."}
     if with_and_without_ocr:
@@ -73,10 +72,11 @@ def test_a_scanned_page_among_others(tmp_path: Path, with_and_without_ocr: bool,
     assert [chunk.page for chunk in found.chunks] == sorted(pages)
 
 
-def test_a_scanned_page_without_memory_for_it_costs_only_itself(tmp_path: Path, make_pdf: Make) -> None:
+def test_a_scanned_page_without_memory_for_it_costs_only_itself(tmp_path: Path, bounds: Bounds) -> None:
     pytest.importorskip("rapidocr_onnxruntime", reason="the extra `ocr` is not installed")
-    data = together(make_pdf([LETTER]), scan("Rent is due on Friday"))
-    found = extracted(tmp_path / "a.pdf", data, most_memory=56 * 10**6)
+    data = together(pdf_bytes([LETTER]), scan("Rent is due on Friday"))
+    bounds(most=56 * 10**6)
+    found = extracted(tmp_path / "a.pdf", data)
     assert by_page(found) == {1: "Cover letter of the contract."}
     assert found.warning == "left out: page 2 (scanned; it needs more memory than there is)"
 
@@ -92,10 +92,10 @@ def with_annotations(data: bytes, *notes: str) -> bytes:
     return data.replace(b"trailer", objects + b"trailer", 1)
 
 
-def test_values_of_a_form_stand_beside_their_names(read: Read, make_pdf: Make) -> None:
+def test_values_of_a_form_stand_beside_their_names(read: Read) -> None:
     lines = [(72, 720, 11, "Name:"), (72, 690, 11, "Colour:"), (72, 660, 11, "The end.")]
     data = with_annotations(
-        make_pdf([lines]),
+        pdf_bytes([lines]),
         "/Subtype /Widget /FT /Tx /T (n) /V (Philippa  Oxbow) /Rect [150 715 350 735]",
         "/Subtype /Widget /FT /Ch /Ff 131072 /T (k) /Opt [(turquoise)] /V (turquoise) /Rect [150 685 350 705]",
         "/Subtype /Widget /FT /Tx /T (far) /V (far below) /Rect [72 100 350 120]",
@@ -109,17 +109,17 @@ def test_values_of_a_form_stand_beside_their_names(read: Read, make_pdf: Make) -
     ]  # fmt: skip
 
 
-def test_values_of_a_form_are_in_the_picture_of_its_page(make_pdf: Make, tmp_path: Path) -> None:
+def test_values_of_a_form_are_in_the_picture_of_its_page(tmp_path: Path) -> None:
     rows = set()
     for value in ("Philippa", "Oxbow", ""):
         field = f"/Subtype /Widget /FT /Tx /T (n) /DA (/F1 11 Tf 0 g) /V ({value}) /Rect [150 500 350 535]"
-        (tmp_path / "a.pdf").write_bytes(with_annotations(make_pdf([LETTER]), field))
+        (tmp_path / "a.pdf").write_bytes(with_annotations(pdf_bytes([LETTER]), field))
         with OpenedFile(tmp_path / "a.pdf") as file:
             rows.add(drawn(file, 1, ())["rows"])
     assert len(rows) == 3
 
 
-def test_what_is_drawn_over_a_page_belongs_to_it(read: Read, make_pdf: Make) -> None:
+def test_what_is_drawn_over_a_page_belongs_to_it(read: Read) -> None:
     """A signature, a note whose contents its picture shows, and a field whose value is known; a hidden one is not
     drawn."""
     stream = "BT /F1 11 Tf 2 10 Td (%s) Tj ET"
@@ -127,7 +127,7 @@ def test_what_is_drawn_over_a_page_belongs_to_it(read: Read, make_pdf: Make) -> 
     notes.append("/Subtype /Widget /FT /Tx /T (t) /V (Twelve roses) /F 4")
     texts = ["Signed by Philippa Oxbow", "Call the plumber", "TWELVE ROSES"]
     data = with_annotations(
-        make_pdf([LETTER]),
+        pdf_bytes([LETTER]),
         *(
             f"{note} /Rect [72 {500 - 60 * at} 300 {540 - 60 * at}] /AP << /N {100 + at} 0 R >>"
             for at, note in enumerate([*notes, "/Subtype /FreeText /F 2"])
@@ -145,9 +145,9 @@ def test_what_is_drawn_over_a_page_belongs_to_it(read: Read, make_pdf: Make) -> 
     ]  # fmt: skip
 
 
-def test_notes_follow_the_text_of_their_page(read: Read, make_pdf: Make) -> None:
+def test_notes_follow_the_text_of_their_page(read: Read) -> None:
     data = with_annotations(
-        make_pdf([LETTER, [(72, 720, 11, "The second page.")]]),
+        pdf_bytes([LETTER, [(72, 720, 11, "The second page.")]]),
         "/Subtype /FreeText /Rect [72 500 300 540] /Contents (Call the plumber)",
         "/Subtype /Text /Rect [72 400 92 420] /Contents (Ask the notary)",
         "/Subtype /Highlight /Rect [72 715 200 730] /Contents (Is this so?)",
@@ -175,9 +175,9 @@ def test_notes_follow_the_text_of_their_page(read: Read, make_pdf: Make) -> None
         (["a key-", "frame, and all keyframe lists"], "a keyframe, and all keyframe lists"),
     ],
 )  # fmt: skip
-def test_the_hyphen_of_a_compound_stays(read: Read, make_pdf: Make, lines: Sequence[str], expected: str) -> None:
+def test_the_hyphen_of_a_compound_stays(read: Read, lines: Sequence[str], expected: str) -> None:
     page = [(72, 720 - 14 * n, 11, text) for n, text in enumerate(lines)]
-    text = " ".join(" ".join(block.text for block in read("a.pdf", make_pdf([page])).blocks).split())
+    text = " ".join(" ".join(block.text for block in read("a.pdf", pdf_bytes([page])).blocks).split())
     assert text == expected
 
 
@@ -192,20 +192,20 @@ def test_the_hyphen_of_a_compound_stays(read: Read, make_pdf: Make, lines: Seque
         ("-3 Tc 3 Tw (over the hill) Tj", "over the hill"),
     ],
 )
-def test_words_are_apart_as_far_as_their_letters(read: Read, make_pdf: Make, operators: str, expected: str) -> None:
+def test_words_are_apart_as_far_as_their_letters(read: Read, operators: str, expected: str) -> None:
     shown = b"(%s) Tj" % (b"X" * len(operators))
-    data = make_pdf([[(72, 720, 10, "X" * len(operators))]])
+    data = pdf_bytes([[(72, 720, 10, "X" * len(operators))]])
     assert shown in data
     (block,) = read("a.pdf", data.replace(shown, operators.encode().ljust(len(shown)))).blocks
     assert block.text == expected
 
 
-def test_a_page_is_looked_at_as_a_whole_if_some_of_its_letters_are_apart(read: Read, make_pdf: Make) -> None:
+def test_a_page_is_looked_at_as_a_whole_if_some_of_its_letters_are_apart(read: Read) -> None:
     """Lines that are drawn like the others, and one that is not."""
     operators = "[(No) -220 (r) -220 (t) -220 (h ) -220 (D) -220 (r) -220 (i) -220 (v) -220 (e)] TJ"
     for count, plain, expected in ((30, [], "North Drive"), (1, ["A plain line"] * 29, "North Drive")):
         texts = ["X" * len(operators)] * count
-        data = make_pdf([[(72, 760 - 14 * at, 10, text) for at, text in enumerate([*plain, *texts])]])
+        data = pdf_bytes([[(72, 760 - 14 * at, 10, text) for at, text in enumerate([*plain, *texts])]])
         data = data.replace(b"(%s) Tj" % texts[0].encode(), operators.encode().ljust(len(operators) + 5))
         shown = "\n".join(block.text for block in read("a.pdf", data).blocks).split("\n")
         assert shown == [*plain, *[expected] * count]
@@ -243,12 +243,12 @@ BOATS = [
 ]  # fmt: skip
 
 
-def rowwise(make: Make, columns: Sequence[Sequence[str]], *, step: int, title: str = "", end: str = "") -> bytes:
+def rowwise(columns: Sequence[Sequence[str]], *, step: int, title: str = "", end: str = "") -> bytes:
     """A page whose rows go through all columns."""
     runs = [(60, 760, 16, title)] if title else []
     for row, texts in enumerate(zip(*columns, strict=True)):
         runs += [(60 + step * at, 700 - 13 * row, 10, text) for at, text in enumerate(texts)]
-    return make([[*runs, *([(60, 560, 10, end)] if end else [])]])
+    return pdf_bytes([[*runs, *([(60, 560, 10, end)] if end else [])]])
 
 
 @pytest.mark.parametrize(
@@ -257,10 +257,8 @@ def rowwise(make: Make, columns: Sequence[Sequence[str]], *, step: int, title: s
 @pytest.mark.parametrize(
     "end", ["", "A last line goes across the whole page below all of the columns, from edge to edge."]
 )
-def test_columns_are_apart(
-    read: Read, make_pdf: Make, tmp_path: Path, columns: Sequence[list[str]], step: int, end: str
-) -> None:
-    data = rowwise(make_pdf, columns, step=step, title="A title above all", end=end)
+def test_columns_are_apart(read: Read, tmp_path: Path, columns: Sequence[list[str]], step: int, end: str) -> None:
+    data = rowwise(columns, step=step, title="A title above all", end=end)
     blocks = list(read("a.pdf", data).blocks)
     shown = "\n".join(block.text for block in blocks)
     expected = "\n".join(
@@ -284,16 +282,14 @@ def test_columns_are_apart(
     ],
     ids=["numbers", "cells", "few rows"],
 )
-def test_rows_of_tables_stay(read: Read, make_pdf: Make, columns: Sequence[list[str]]) -> None:
-    shown = [
-        line for block in read("a.pdf", rowwise(make_pdf, columns, step=260)).blocks for line in block.text.split("\n")
-    ]
+def test_rows_of_tables_stay(read: Read, columns: Sequence[list[str]]) -> None:
+    shown = [line for block in read("a.pdf", rowwise(columns, step=260)).blocks for line in block.text.split("\n")]
     assert shown == [" ".join(row) for row in zip(*columns, strict=True)]
 
 
-def test_many_gaps_take_no_time(read: Read, make_pdf: Make) -> None:
+def test_many_gaps_take_no_time(read: Read) -> None:
     columns = [[f"w{row} and x y" for row in range(50)] for _ in range(40)]
-    assert read("a.pdf", rowwise(make_pdf, columns, step=90)).blocks
+    assert read("a.pdf", rowwise(columns, step=90)).blocks
 
 
 PAGES = [
@@ -331,9 +327,9 @@ def marked_rows(picture: PagePicture) -> list[float]:
 
 
 @pytest.fixture
-def paper(make_pdf: Make, tmp_path: Path) -> Path:
+def paper(tmp_path: Path) -> Path:
     path = tmp_path / "paper.pdf"
-    path.write_bytes(make_pdf(PAGES))
+    path.write_bytes(pdf_bytes(PAGES))
     return path
 
 
@@ -354,7 +350,7 @@ def test_the_second_page_has_lines_of_its_own(session_extractor: Extractor, pape
 
 
 def test_what_cannot_be_drawn_is_said_and_the_worker_goes_on(
-    session_extractor: Extractor, paper: Path, make_pdf: Make, tmp_path: Path
+    session_extractor: Extractor, paper: Path, tmp_path: Path
 ) -> None:
     for page in (0, 3, 10**9):
         with pytest.raises(InputError, match=rf"there is no page {page}; the document has 2"):
@@ -362,7 +358,7 @@ def test_what_cannot_be_drawn_is_said_and_the_worker_goes_on(
     (tmp_path / "text.pdf").write_text("no PDF at all")
     with pytest.raises(InputError, match="a damaged PDF"):
         session_extractor.picture(tmp_path / "text.pdf", 1)
-    (tmp_path / "secret.pdf").write_bytes(make_pdf(PAGES, encrypted=True))
+    (tmp_path / "secret.pdf").write_bytes(pdf_bytes(PAGES, encrypted=True))
     with pytest.raises(Skipped, match="password"):
         session_extractor.picture(tmp_path / "secret.pdf", 1)
     with pytest.raises(Skipped):

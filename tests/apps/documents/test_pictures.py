@@ -45,7 +45,7 @@ def test_the_worker_reads_pictures_within_its_memory(tmp_path: Path, kind: str) 
     path = tmp_path / f"scan.{kind.lower()}"
     path.write_bytes(saved(picture(), kind))
     budget = MemoryBudget(10**10)
-    with Extractor(budget=budget, seconds=60) as extractor:
+    with Extractor(budget=budget) as extractor:
         found = extractor.extract(path)
     assert found.kind == ("image" if kind == "PNG" else "pdf")
     text = "\n".join(chunk.text for chunk in found.chunks)

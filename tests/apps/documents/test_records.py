@@ -25,8 +25,7 @@ from edge.apps.documents.json_files import NotJson, leaves
 from edge.apps.documents.scanner import scan
 from edge.budget import MemoryBudget
 from edge.errors import InputError
-
-Read = Callable[[str, "str | bytes"], DocumentBlocks]
+from tests.apps.documents.conftest import Read
 
 
 def shape(document: DocumentBlocks) -> list[tuple[Any, ...]]:

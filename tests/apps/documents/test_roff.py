@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from edge.apps.documents.base import DocumentBlocks, Skipped
 from edge.apps.documents.file_types import choose
-
-Read = Callable[[str, "str | bytes"], DocumentBlocks]
+from tests.apps.documents.conftest import Read
 
 MAN = r""".\" A comment
 .de Xx

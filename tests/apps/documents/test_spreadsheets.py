@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import date, datetime, time
 from typing import Any
 
@@ -17,8 +16,7 @@ from odf.opendocument import OpenDocumentPresentation, OpenDocumentSpreadsheet, 
 from edge.apps.documents import archive, tables
 from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
 from edge.errors import InputError
-
-Read = Callable[[str, bytes], DocumentBlocks]
+from tests.apps.documents.conftest import Read
 
 
 def shape(document: DocumentBlocks) -> list[tuple[Any, ...]]:

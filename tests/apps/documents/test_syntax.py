@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import pytest
 
 from edge.apps.documents import code
 from edge.apps.documents.base import DocumentBlocks
 from edge.apps.documents.code import syntax_blocks
+from tests.apps.documents.conftest import Read
 
 pytest.importorskip("tree_sitter", reason="the extra `code` is not installed")
 
-Read = Callable[..., DocumentBlocks]
 
 SOURCES = {
     "a.js": (

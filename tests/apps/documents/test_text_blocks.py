@@ -6,7 +6,6 @@ Markdown is parsed a part at a time: in bounded memory, with the blocks of the w
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,8 @@ from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.markdown import markdown_blocks
 from edge.apps.documents.opened import OpenedFile
 from edge.errors import InputError
+from tests.apps.documents.conftest import Read
 
-Read = Callable[[str, str], DocumentBlocks]
 SUFFIXES = ("txt", "md", "rst", "py", "c", "yaml")
 PIECES = (
     "word", "Two words.", "  indented", "    code", "\tx", "", "", " ", "# Heading", "## Sub", "====", "----", "Title",

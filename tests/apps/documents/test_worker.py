@@ -15,7 +15,7 @@ import threading
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,17 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from making.pdf import pdf_of, stream_of
+from making.pdf import pdf_bytes, pdf_of, stream_of
 from naive.waiting import until
 
 from edge.apps.documents import extraction, process, worker
-from edge.apps.documents.base import LARGEST_INTEGER, WORKER_NBYTES, Chunk, Extracted, Skipped, Stamp
+from edge.apps.documents.base import LARGEST_INTEGER, WORKER_NBYTES, Chunk, Skipped, Stamp
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.process import Request, WorkerProcess
 from edge.apps.documents.sandbox import KILL_PROCESS, _program, landlock_version
 from edge.budget import MemoryBudget
 from edge.errors import InputError
-
-Ask = Callable[..., Extracted]
+from tests.apps.documents.conftest import Ask, Bounds
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux enforces the limit")
@@ -55,7 +54,7 @@ def test_the_system_holds_the_worker_to_its_lease(budget: MemoryBudget, tmp_path
 @pytest.mark.skipif(sys.platform != "linux", reason="anonymous memory is read from /proc")
 @pytest.mark.parametrize("kind", ["a long line", "a run of a document", "a page of a PDF", "touch 100000"])
 def test_no_file_makes_the_worker_exceed_its_lease(
-    plugins: dict[str, str], budget: MemoryBudget, ask: Ask, make_pdf: Callable[..., bytes], tmp_path: Path, kind: str,
+    misbehaving: None, budget: MemoryBudget, ask: Ask, bounds: Bounds, tmp_path: Path, kind: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     path = tmp_path / {"a long line": "a.txt", "a run of a document": "a.docx"}.get(kind, "a.pdf")
@@ -68,7 +67,7 @@ def test_no_file_makes_the_worker_exceed_its_lease(
             body = f"<w:body><w:p>{runs}</w:p></w:body>"
             container.writestr("word/document.xml", f"<w:document {space}>{body}</w:document>")
     elif kind == "a page of a PDF":
-        path.write_bytes(make_pdf([[(50.0, 50.0, 10.0, "hello world")] * 60_000]))
+        path.write_bytes(pdf_bytes([[(50.0, 50.0, 10.0, "hello world")] * 60_000]))
     seen: dict[int, int] = {}
     done = threading.Event()
 
@@ -100,7 +99,8 @@ def test_no_file_makes_the_worker_exceed_its_lease(
     monkeypatch.setattr(WorkerProcess, "kill", looked_at)
     monkeypatch.setattr(Extractor, "_started", looked_at_first)
 
-    with Extractor(budget=budget, plugins=plugins, memory=40_000_000, most_memory=90_000_000) as extractor:
+    bounds(memory=40_000_000, most=90_000_000)
+    with Extractor(budget=budget) as extractor:
         watch = threading.Thread(target=look_on)
         watch.start()
         try:
@@ -118,35 +118,32 @@ import sys, time
 from pathlib import Path
 from edge.apps.documents.extraction import Extractor
 from edge.budget import MemoryBudget
-extractor = Extractor(budget=MemoryBudget(10**10), plugins={".xyz": "edge_test_plugin:extract"})
-for path in sys.argv[1:]:
-    print(extractor.extract(Path(path)).chunks[0].text, flush=True)
+extractor = Extractor(budget=MemoryBudget(10**10))
+print(extractor.extract(Path(sys.argv[1])).chunks[0].text, extractor._worker._process.pid, flush=True)
 """
 
 
-def test_it_works_from_a_script_without_a_main_guard_and_from_stdin(tmp_path: Path, plugins: dict[str, str]) -> None:
-    (tmp_path / "a.xyz").write_text("say hello")
+def test_it_works_from_a_script_without_a_main_guard_and_from_stdin(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello")
     (tmp_path / "script.py").write_text(SCRIPT)
-    environment = dict(os.environ, PYTHONPATH=str(tmp_path / "plugins"))
-    for command, typed in (
-        ([sys.executable, str(tmp_path / "script.py"), str(tmp_path / "a.xyz")], ""),
-        ([sys.executable, "-i", "-", str(tmp_path / "a.xyz")], SCRIPT.replace("    print", " print") + "\n\n"),
-        ([sys.executable, "-c", SCRIPT, str(tmp_path / "a.xyz")], ""),
-    ):
-        run = subprocess.run(command, input=typed, capture_output=True, text=True, env=environment, check=False)
-        assert run.stdout == "hello\n", run.stderr
+    for command in ([str(tmp_path / "script.py")], ["-i", "-"], ["-c", SCRIPT]):
+        run = subprocess.run(
+            [sys.executable, *command, str(tmp_path / "a.txt")],
+            input=SCRIPT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.stdout.startswith("hello "), run.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL to send")
-def test_a_worker_whose_parent_is_killed_ends(tmp_path: Path, plugins: dict[str, str]) -> None:
-    (tmp_path / "a.xyz").write_text("pid")
+def test_a_worker_whose_parent_is_killed_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello")
     script = SCRIPT + "\ntime.sleep(1000)\n"
-    environment = dict(os.environ, PYTHONPATH=str(tmp_path / "plugins"))
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "a.xyz")], stdout=subprocess.PIPE, env=environment
-    )
+    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "a.txt")], stdout=subprocess.PIPE)
     assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
+    pid = int(parent.stdout.readline().split()[1])
     parent.kill()
     parent.wait()
     parent.stdout.close()
@@ -160,12 +157,12 @@ def test_ctrl_c_is_the_parents_to_handle(extractor: Extractor, ask: Ask) -> None
     assert int(ask(extractor, "pid").chunks[0].text) == pid
 
 
-def test_a_worker_that_hangs_without_a_parent_ends_itself(tmp_path: Path, plugins: dict[str, str]) -> None:
+def test_a_worker_that_hangs_without_a_parent_ends_itself(tmp_path: Path, misbehaving: None) -> None:
     (tmp_path / "a.xyz").write_text("hang")
-    request = {"path": str(tmp_path / "a.xyz"), "name": "a", "seconds": 0.1, "plugins": plugins}
+    request = {"path": str(tmp_path / "a.xyz"), "name": "a", "seconds": 0.1}
     program = (
-        "import socket; del socket.send_fds; import edge.apps.documents.worker as worker; worker._ORPHAN_SECONDS = 0.1;"
-        "worker.main(memory=10**9, everything_importable=True)"
+        "import socket; del socket.send_fds; import misbehaving; import edge.apps.documents.worker as worker; "
+        "worker._ORPHAN_SECONDS = 0.1; worker.main(memory=10**9)"
     )
     worker = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -286,7 +283,7 @@ def test_a_library_without_room_is_no_damage(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(worker, "load", lambda name: extract)
     path = tmp_path / "a.txt"
     path.write_text("A text.")
-    request = {"path": str(path), "name": path.name, "plugins": []}
+    request = {"path": str(path), "name": path.name}
     assert list(worker._answers(request, None)) == [{"out_of_memory": True}]
 
 
@@ -465,7 +462,7 @@ def test_any_bytes_under_any_name(session_extractor: Extractor, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", ["a.docx", "a.html"])
-def test_want_of_memory_is_not_called_damage(tmp_path: Path, name: str) -> None:
+def test_want_of_memory_is_not_called_damage(tmp_path: Path, bounds: Bounds, name: str) -> None:
     """libxml2 reports it as a syntax error, and the worker may be far below its limit then."""
     path = tmp_path / name
     if name == "a.html":
@@ -475,7 +472,6 @@ def test_want_of_memory_is_not_called_damage(tmp_path: Path, name: str) -> None:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("word/document.xml", f'<w:document xmlns:w="w"><w:body>{body}</w:body></w:document>')
     for memory in range(40, 56, 4):
-        with Extractor(
-            budget=MemoryBudget(10**10), seconds=60, memory=memory * 10**6, most_memory=memory * 10**6
-        ) as extractor, pytest.raises(InputError, match="of memory"):  # fmt: skip
+        bounds(memory=memory * 10**6, most=memory * 10**6)
+        with Extractor(budget=MemoryBudget(10**10)) as extractor, pytest.raises(InputError, match="of memory"):
             extractor.extract(path)
