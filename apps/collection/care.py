@@ -112,7 +112,7 @@ class CollectionCare(StoreCare):
                 collection.rebuild, lambda: self._read_again(collection),
             )  # fmt: skip
 
-    def check_rows(self, report: CheckReport, wreck: Wreck) -> tuple[Ids, Ids]:
+    def check_rows(self, report: CheckReport, wreck: Wreck) -> Ids:
         seen = array("q")  # three numbers for each passage: its id, its file, its ordinal
         broken: set[int] = set()
         columns = ("id", "file", "ordinal", "context", "text", "hash")
@@ -149,8 +149,7 @@ class CollectionCare(StoreCare):
             report.add("texts", f"at {counted(lost, 'place')} passages or files cannot be read", _names(wreck, broken))
         elif broken:
             report.add("texts", "passages are missing or not what was stored", _names(wreck, broken))
-        ids = np.array(table[:, 0], np.int64)
-        return ids, ids
+        return np.array(table[:, 0], np.int64)
 
     def vector_ids(self, db: Connection) -> Ids:
         return np.array(db.execute("SELECT id FROM chunks ORDER BY id").fetchall(), np.int64).reshape(-1)

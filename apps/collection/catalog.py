@@ -20,7 +20,7 @@ from edge.apps.documents.base import NO_STAMP, Chunk, Mail, Stamp, packed
 from edge.apps.store.database import Database, Migration
 from edge.apps.store.failures import WrongValue, damaged
 from edge.apps.store.folder import claim
-from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
+from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rebuilding import Floats
 from edge.apps.store.rows import ROW_SUM, Row, Value, held, held_by_key, row_sum, whole
 from edge.budget import MemoryBudget
@@ -109,7 +109,7 @@ def migrations() -> list[Migration]:
 
 
 def full_text() -> LexicalIndex:
-    return LexicalIndex(FULL_TEXT, ignored=FUNCTION_WORDS, signs=True)
+    return LexicalIndex(FULL_TEXT)
 
 
 def passage(context: str, text: str) -> str:

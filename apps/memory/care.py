@@ -90,7 +90,7 @@ class MemoryCare(StoreCare):
             store = memory.store
             yield OpenedStore(store.database, lambda: store.index, store.health, store.source, memory.rebuild)
 
-    def check_rows(self, report: CheckReport, wreck: Wreck) -> tuple[Ids, Ids]:
+    def check_rows(self, report: CheckReport, wreck: Wreck) -> Ids:
         ids: dict[str, list[int]] = {}
         wrong: list[str] = []
         for table in (_MEMORIES, *([_HISTORY] if report.read_data else [])):
@@ -103,8 +103,7 @@ class MemoryCare(StoreCare):
             report.add("texts", f"at {counted(lost, 'place')} memories or their history cannot be read", wrong)
         elif wrong:
             report.add("texts", "memories or their history are not what was stored", wrong)
-        memories = np.array(ids[_MEMORIES.name], np.int64)
-        return memories, memories
+        return np.array(ids[_MEMORIES.name], np.int64)
 
     def vector_ids(self, db: Connection) -> Ids:
         return np.array(db.execute("SELECT id FROM memories ORDER BY id").fetchall(), np.int64).reshape(-1)

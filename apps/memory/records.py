@@ -24,7 +24,7 @@ from edge.apps.memory.arguments import (
 )
 from edge.apps.store.database import Migration
 from edge.apps.store.failures import damaged
-from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
+from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.rows import PER_JSON, ROW_SUM, HeldDict, HeldList, Row, held, row_sum
 from edge.apps.verbs.memories import UNSET, GivenFields
 from edge.errors import InputError
@@ -414,7 +414,7 @@ def migrations() -> list[Migration]:
 
 def full_text() -> LexicalIndex:
     """The full-text index of the memories."""
-    return LexicalIndex(TEXT_INDEX, ignored=FUNCTION_WORDS, signs=True)
+    return LexicalIndex(TEXT_INDEX)
 
 
 def dated(text: str, when: str | None) -> str:

@@ -23,7 +23,7 @@ from edge.apps.store.database import Database
 from edge.apps.store.erasure import compact, end_erasure, finish
 from edge.apps.store.failures import Health, Trouble, gathered
 from edge.apps.store.folder import MEMORY, SEGMENTS, can_be_written, claim
-from edge.apps.store.lexical import FUNCTION_WORDS, LexicalIndex
+from edge.apps.store.lexical import LexicalIndex
 from edge.apps.store.models import StoreModels, embedded_nbytes, fingerprint, holding
 from edge.apps.store.rebuilding import EMBEDDER, EmbedderIdentity, Rebuilding
 from edge.apps.store.rows import held
@@ -102,7 +102,7 @@ class MemoryModels(StoreModels[TextEmbedder, TextReranker]):
 
     def word_scores(self, query: str, texts: Sequence[str]) -> dict[int, float]:
         """BM25 of the query's words among these texts, by the place of each text that has one."""
-        lexical = LexicalIndex("texts", ignored=FUNCTION_WORDS, signs=True)
+        lexical = LexicalIndex("texts")
         nbytes = _INDEXED_NBYTES * sum(map(len, texts))
         with self._budget.reserve("full text", nbytes), closing(apsw.Connection(":memory:")) as db:
             db.execute(LexicalIndex.create(lexical.table))

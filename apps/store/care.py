@@ -115,8 +115,8 @@ class StoreCare(ABC):
         """Opens it, as its commands do."""
 
     @abstractmethod
-    def check_rows(self, report: CheckReport, wreck: Wreck) -> tuple[Ids, Ids]:
-        """Adds findings about the rows; returns the ids that the full text should have, and the vectors, ascending."""
+    def check_rows(self, report: CheckReport, wreck: Wreck) -> Ids:
+        """Adds findings about the rows; returns the ids that full text and vectors should have, ascending."""
 
     @abstractmethod
     def vector_ids(self, db: Connection) -> Ids:
@@ -148,12 +148,12 @@ def check(care: StoreCare, *, read_data: bool = False, noting: bool = True) -> C
         with care.opened(writable=False) as opened:
             with opened.database.read() as db:
                 _check_tables(report, db, care)
-                texts, vectors = care.check_rows(report, Wreck(cast(apsw.Connection, db), report.nbytes))
-                _check_full_text(report, db, care.full_text, texts)
+                ids = care.check_rows(report, Wreck(cast(apsw.Connection, db), report.nbytes))
+                _check_full_text(report, db, care.full_text, ids)
                 kinds = {trouble.kind for trouble in opened.health()}
                 index = opened.index()
                 if index is not None:
-                    _check_vectors(report, db, index, None if "rebuilding" in kinds else vectors, care)
+                    _check_vectors(report, db, index, None if "rebuilding" in kinds else ids, care)
             noted = "damaged" in kinds
     except StoreUnavailable:
         raise

@@ -154,13 +154,10 @@ class LexicalIndex:
     ...     lexical.search(db, "when does the river flood?", 10)  # [(1, 0.7...)]
     """
 
-    def __init__(self, table: str, *, ignored: frozenset[str] = frozenset(), signs: bool = False) -> None:
-        """`ignored` words are left out of a query, unless it consists of them alone; phrases stay, and words with other
-        capitals than a sentence's first one ("May", "IT"). `signs`: find `C++`, `C#` and `.NET` as words, and `1,200`
-        as 1200."""
+    def __init__(self, table: str) -> None:
+        """Function words are left out of a query, unless it consists of them alone; phrases stay, and words with other
+        capitals than a sentence's first one ("May", "IT"). `C++`, `C#` and `.NET` are words, and `1,200` is 1200."""
         self.table = table
-        self._ignored = ignored
-        self._signs = signs
         self._state: list[bytes] = []
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -175,12 +172,12 @@ class LexicalIndex:
         )
 
     def add(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
-        rows = zip(ids, map(self._indexed, texts), strict=True)
+        rows = zip(ids, map(_spaced, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}(rowid, text) VALUES (?, ?)", rows)
 
     def delete(self, db: Connection, ids: Sequence[int], texts: Sequence[str]) -> None:
         """Deletes rows; `texts` must be exactly the texts that were added."""
-        rows = zip(ids, map(self._indexed, texts), strict=True)
+        rows = zip(ids, map(_spaced, texts), strict=True)
         db.executemany(f"INSERT INTO {self.table}({self.table}, rowid, text) VALUES ('delete', ?, ?)", rows)
 
     def clear(self, db: Connection) -> None:
@@ -188,7 +185,7 @@ class LexicalIndex:
 
     def terms(self, query: str) -> list[str]:
         """Raises `InputError` for a phrase that is longer than all words that are searched."""
-        found = self._every_term(query)
+        found = _every_term(query)
         sizes = [_words_in(term) for term in found]
         if max(sizes, default=0) > _MOST_WORDS:
             raise InputError(f"a phrase of the query has {counted(max(sizes), 'word')}, and it may have {_MOST_WORDS}")
@@ -196,17 +193,10 @@ class LexicalIndex:
 
     def left_out(self, texts: Iterable[str]) -> str:
         """The FTS5 expression of the rows that hold a word or phrase of some texts; empty without one."""
-        found = [term for text in texts for term in self._every_term(text)]
+        found = [term for text in texts for term in _every_term(text)]
         if (count := sum(map(_words_in, found))) > _MOST_LEFT_OUT:
             raise InputError(f"the query leaves out {counted(count, 'word')}, and {_MOST_LEFT_OUT} are possible")
         return " OR ".join(found)
-
-    def _every_term(self, text: str) -> list[str]:
-        found = dict.fromkeys(_terms(text, self._ignored, self._signs))
-        return list(found or dict.fromkeys(_terms(text, signs=self._signs)))
-
-    def _indexed(self, text: str) -> str:
-        return _spaced(text, self._signs)
 
     def statistics(self, db: Connection, terms: Iterable[str]) -> Statistics:
         wanted = dict.fromkeys(terms)
@@ -309,7 +299,7 @@ def shown_terms(query: str) -> dict[str, str]:
     """Function words are left out beside others."""
     every = [word[0] for word in _ASKED.finditer(unicodedata.normalize("NFC", query))]
     told = ([word for word in every if word.lower() not in FUNCTION_WORDS] or every)[:_MOST_WORDS]
-    return {word: next(_terms(word, signs=True), '""') for word in told}
+    return {word: next(_terms(word), '""') for word in told}
 
 
 def shown_words(text: str, start: int = 0, end: int | None = None) -> Iterator[re.Match[str]]:
@@ -387,27 +377,30 @@ def _letters(sign: re.Match[str]) -> str:
     return sign[0].lower().replace("+", "plus").replace("#", "sharp").replace(".", "dot")
 
 
-def _spaced(text: str, signs: bool = False) -> str:
-    """As a text is indexed: spaces around characters that are words, the parts of `CamelCase` behind it, and if `signs`
-    count, the letters of `C++` and the digits of `1,200`."""
-    if signs:
-        for written, pattern in ((_DIGIT, _NUMBER), (_SIGN_OF_NAME, _NAME)):
-            if written.search(text):  # which most texts end with
-                text = pattern.sub(lambda sign: f"{sign[0]} {_letters(sign)} ", text)
+def _spaced(text: str) -> str:
+    """As a text is indexed: spaces around characters that are words, and behind them the parts of `CamelCase`, the
+    letters of `C++` and the digits of `1,200`."""
+    for written, pattern in ((_DIGIT, _NUMBER), (_SIGN_OF_NAME, _NAME)):
+        if written.search(text):  # which most texts end with
+            text = pattern.sub(lambda sign: f"{sign[0]} {_letters(sign)} ", text)
     text = _CAMEL.sub(lambda word: f"{word[0]} {_HUMP.sub(' ', word[0])}", _spelled(text))
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
 
 
-def _terms(query: str, ignored: frozenset[str] = frozenset(), signs: bool = False) -> Iterator[str]:
+def _every_term(text: str) -> list[str]:
+    return list(dict.fromkeys(_terms(text, FUNCTION_WORDS)) or dict.fromkeys(_terms(text)))
+
+
+def _terms(query: str, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
     """Phrases, words and beginnings of words of a query as FTS5 strings, which can never act as operators."""
     query = _spelled(query).strip()
     query = query[:1].lower() + query[1:] if query[1:2].islower() else query
     for phrase, free in _PART.findall(query):
         if phrase:
-            words = _WORD.findall(_spaced(phrase, signs))
+            words = _WORD.findall(_spaced(phrase))
             if words:
                 yield _quoted(words)
-        free = _SIGNED.sub(_letters, free) if signs else free
+        free = _SIGNED.sub(_letters, free)
         begun = [f"{_quoted([word])} *" for word in _BEGINNING.findall(free)]
         for word in _WORD.findall(_BEGINNING.sub(" ", free)):
             if word in ignored or (word == "I" and "i" in ignored):

@@ -125,38 +125,60 @@ def test_doctor_shows_limits_that_work_at_the_first_try(
         assert done.returncode in (0, 1), (name, limit, done.stderr)
 
 
-NAMED = {
-    "search": (["search", "-", "-c", "col"], b"river flood " * 500),
-    "search, marks": (["search", "-", "-c", "col"], "a\u0301\u0323".encode() * 30_000),
-    "search, one word": (["search", "-", "-c", "col"], b"a" * 99_000),
-    "search, Chinese": (["search", "-", "-c", "col"], "\u6cb3".encode() * 30_000),
-    "search, parts": (["search", "-", "-c", "col"], b" ".join([b"vec: " + b"river " * 200] * 16)),
-    "memory search, one word": (["memory", "search", "-", "--path", "mem"], b"a" * 99_000),
-    "ask --llm": (["ask", "when does the river flood", "-c", "col", "--llm", "m.gguf", "--max-tokens", "4"], b""),
-    "chat": (["chat", "-c", "col"], b"when does the river flood\n"),
-    "chat --llm": (["chat", "-c", "col", "--llm", "m.gguf", "--max-tokens", "4"], b"when does the river flood\n"),
-    "memory add": (["memory", "add", "-", "--path", "mem"], b"word " * 40_000),
-    "memory search": (["memory", "search", "river " * 400, "--path", "mem"], b""),
-    "embed, a long line": (["embed", "--docs", "-"], b"word " * 1_000_000),
-    "embed, long lines": (["embed", "--docs", "-"], (b"caf\xc3\xa9 " * 300_000 + b"\n") * 3),
-    "rerank, a long line": (["rerank", "river", "--docs", "-"], b"word " * 1_000_000),
-    "rerank, lines": (["rerank", "river", "--docs", "-"], b"the river\n" * 40_000),
+LINES = b"".join(b"The river number %d rises in the year %d and falls in autumn.\n" % (n, n) for n in range(1_500))
+ADD = ["memory", "add", "-", "--path"]
+
+REFUSED: dict[str, tuple[list[str], bytes, str]] = {
+    "search": (["search", "-", "-c", "col"], b"river flood " * 500, "45MB"),
+    "search, marks": (["search", "-", "-c", "col"], "a\u0301\u0323".encode() * 30_000, "45MB"),
+    "search, one word": (["search", "-", "-c", "col"], b"a" * 99_000, "45MB"),
+    "search, Chinese": (["search", "-", "-c", "col"], "\u6cb3".encode() * 30_000, "45MB"),
+    "search, parts": (["search", "-", "-c", "col"], b" ".join([b"vec: " + b"river " * 200] * 16), "45MB"),
+    "ask --llm": (
+        ["ask", "when does the river flood", "-c", "col", "--llm", "m.gguf", "--max-tokens", "4"],
+        b"",
+        "45MB",
+    ),
+    "chat": (["chat", "-c", "col"], b"when does the river flood\n", "45MB"),
+    "chat --llm": (["chat", "-c", "col", "--llm", "m.gguf", "--max-tokens", "4"], b"when does it flood\n", "45MB"),
+    "memory search, one word": (["memory", "search", "-", "--path", "mem"], b"a" * 99_000, "45MB"),
+    "memory search": (["memory", "search", "river " * 400, "--path", "mem"], b"", "45MB"),
+    "embed, a long line": (["embed", "--docs", "-"], b"word " * 1_000_000, "45MB"),
+    "embed, long lines": (["embed", "--docs", "-"], (b"caf\xc3\xa9 " * 300_000 + b"\n") * 3, "45MB"),
+    "rerank, a long line": (["rerank", "river", "--docs", "-"], b"word " * 1_000_000, "45MB"),
+    "rerank, lines": (["rerank", "river", "--docs", "-"], b"the river\n" * 40_000, "45MB"),
+    "repair": (["repair", "-c", "col"], b"", "1MB"),
+    "repair of damage": (["repair", "-c", "col"], b"", "1MB"),
+    "memory repair": (["memory", "repair", "--path", "mem"], b"", "1MB"),
+    "memory repair of damage": (["memory", "repair", "--path", "mem"], b"", "1MB"),
+    "memory add, a long line": ([*ADD, "mem"], b"word " * 40_000, "45MB"),
+    "memory add": ([*ADD, "mem", "--no-supersede"], LINES, "60MB"),
+    "memory add, judged": ([*ADD, "mem"], LINES[:10_000], "60MB"),
+    "the first memory add": ([*ADD, "new", "--no-supersede"], LINES, "60MB"),
 }
-"""Larger requests, which are refused in little memory, and their stdin."""
+"""Verbs with their input, and a limit that is too small for them. To judge pairs of many lines takes minutes."""
 
 
-def test_the_limit_that_a_refusal_names_is_enough(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("verb", REFUSED)
+def test_the_limit_that_a_refusal_names_is_enough(filled: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    if "--llm" in verb and not (find_spec("llama_cpp") and find_spec("jinja2")):
+        return  # the extra is not installed
     monkeypatch.delenv("EDGE_MEMORY", raising=False)
     RandomModel().write(filled / "m.gguf")
-    for name, (arguments, given) in NAMED.items():
-        if "--llm" in name and not (find_spec("llama_cpp") and find_spec("jinja2")):
-            continue  # the extra is not installed
-        refused = run(filled, *arguments, "--memory", "45MB", given=given)
-        *_, limit = re.findall(rb"(?:that works is|a limit of) ([0-9.]+ MB)", refused.stderr) or [refused.stderr]
-        assert limit.endswith(b" MB"), (name, limit)
-        done = run(filled, *arguments, "--memory", limit.decode().replace(" ", ""), given=given)
-        assert done.returncode in (0, 1), (name, limit, done.stderr)
-        assert b"limit" not in done.stderr, (name, done.stderr)  # `chat` goes on after a refusal
+    if verb.endswith("damage"):
+        path = filled / ("mem/memory.db" if verb.startswith("memory") else "col/edge.db")
+        data = bytearray(path.read_bytes())
+        for page in range(4, len(data) // 4096):
+            data[page * 4096 + 3500 : page * 4096 + 3900] = bytes(range(200)) * 2
+        path.write_bytes(data)
+    arguments, given, little = REFUSED[verb]
+    refused = run(filled, *arguments, "--memory", little, given=given)
+    assert refused.returncode == (0 if "chat" in verb else 2), "a conversation goes on after a refusal"
+    *_, limit = re.findall(rb"(?:works is|a limit of) ([\d.]+ [GMk]?B)", refused.stderr) or [refused.stderr]
+    assert limit.endswith(b"B"), limit
+    done = run(filled, *arguments, "--memory", limit.decode().replace(" ", ""), given=given)
+    assert done.returncode in (0, 1), (limit, done.stderr[-2000:])
+    assert b"limit" not in done.stderr, done.stderr
 
 
 LEFT = "import atexit, sys; atexit.register(lambda: open('loaded', 'w').write(' '.join(sys.modules))); "
@@ -190,34 +212,3 @@ def test_a_missing_extra_is_named_as_pip_takes_it(
 ) -> None:
     monkeypatch.setattr(smallest, "_CHILD", f"import sys; sys.modules[{missing!r}] = None; {smallest._CHILD}")
     assert f"pip install 'edge-rag[{extra}]'" in str(_asked(name))
-
-
-LINES = b"".join(b"The river number %d rises in the year %d and falls in autumn.\n" % (n, n) for n in range(1_500))
-
-AT_ONCE: dict[str, tuple[list[str], bytes, str]] = {
-    "repair": (["repair", "-c", "col"], b"", "1MB"),
-    "repair of damage": (["repair", "-c", "col"], b"", "1MB"),
-    "memory repair": (["memory", "repair", "--path", "mem"], b"", "1MB"),
-    "memory repair of damage": (["memory", "repair", "--path", "mem"], b"", "1MB"),
-    "memory add": (["memory", "add", "-", "--path", "mem", "--no-supersede"], LINES, "60MB"),
-    "memory add, judged": (["memory", "add", "-", "--path", "mem"], LINES[:10_000], "60MB"),
-    "the first memory add": (["memory", "add", "-", "--path", "new", "--no-supersede"], LINES, "60MB"),
-}
-"""Verbs with their input, and a limit that is too small for them. To judge pairs of many lines takes minutes."""
-
-
-@pytest.mark.parametrize("verb", AT_ONCE)
-def test_the_limit_that_a_refusal_names_works_at_the_next_try(filled: Path, verb: str) -> None:
-    if verb.endswith("damage"):
-        path = filled / ("mem/memory.db" if verb.startswith("memory") else "col/edge.db")
-        data = bytearray(path.read_bytes())
-        for page in range(4, len(data) // 4096):
-            data[page * 4096 + 3500 : page * 4096 + 3900] = bytes(range(200)) * 2
-        path.write_bytes(data)
-    arguments, given, little = AT_ONCE[verb]
-    refused = run(filled, *arguments, "--memory", little, given=given)
-    assert refused.returncode == 2
-    named = re.findall(rb"smallest (?:memory limit )?that works is ([\d.]+ [GMk]?B)", refused.stderr)
-    assert len(named) == 1, refused.stderr
-    done = run(filled, *arguments, "--memory", named[0].decode().replace(" ", ""), given=given)
-    assert done.returncode == 0, done.stderr[-2000:]

@@ -8,11 +8,12 @@ import json
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from making.office_files import container
 from making.pdf import pdf_bytes
 
 from edge.apps.documents import extraction, process
@@ -120,6 +121,44 @@ def epub_bytes(
         for n, chapter in enumerate(chapters, 1):
             book.writestr(f"OEBPS/text/chapter {n}.xhtml", chapter)
     return buffer.getvalue()
+
+
+NAMESPACES = (
+    'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
+    'xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships" '
+    'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math" '
+    'xmlns:wp="http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing" '
+    'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main" '
+    'xmlns:c="http://schemas.openxmlformats.org/drawingml/2006/chart" '
+    'xmlns:dgm="http://schemas.openxmlformats.org/drawingml/2006/diagram" '
+    'xmlns:xdr="http://schemas.openxmlformats.org/drawingml/2006/spreadsheetDrawing" '
+    'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+)
+RELATIONS = "http://schemas.openxmlformats.org/package/2006/relationships"
+TYPES = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+
+
+def relations(targets: Mapping[str, str]) -> str:
+    """A list of relations, by target and kind."""
+    inner = "".join(
+        f'<Relationship Id="r{n}" Type="{TYPES}/{kind}" Target="{target}"/>'
+        for n, (target, kind) in enumerate(targets.items())
+    )
+    return f'<Relationships xmlns="{RELATIONS}">{inner}</Relationships>'
+
+
+def docx_of(body: str, parts: Mapping[str, tuple[str, str]] = {}) -> bytes:
+    """A DOCX of a body, and of parts: name to kind and content."""
+    return container({
+        "_rels/.rels": relations({"word/document.xml": "officeDocument"}),
+        "word/document.xml": f"<w:document {NAMESPACES}><w:body>{body}</w:body></w:document>",
+        "word/_rels/document.xml.rels": relations({name: kind for name, (kind, _) in parts.items()}),
+        **{f"word/{name}": content for name, (_, content) in parts.items()},
+    })  # fmt: skip
+
+
+def texts(document: DocumentBlocks) -> list[str]:
+    return [block.text for block in document.blocks]
 
 
 def docx_bytes() -> bytes:

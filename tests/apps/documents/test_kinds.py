@@ -35,6 +35,14 @@ TEXT = b"Just some words.\n"
         ("utf16.txt", "\ufeffwords".encode("utf-16-le"), "text"),
         ("latin.txt", "Füße, Straße".encode("cp1252"), "text"),
         ("colours.log", b"\x1b[31mred\x1b[0m\n", "text"),
+        ("a", b"<!---->" * 1100 + b"x", "text"),  # in no time
+        ("a.txt", b"\x89PNG\r\n\x1a\n\0\0\0", "image"),
+        ("a.txt", b"\xff\xd8\xff\xe0", "image"),
+        ("a.txt", b"GIF89a\x10\0\x10\0", "image"),
+        ("a.txt", b"BM\x9a\x10\0\0\0\0", "image"),
+        ("a.txt", b"BMI is weight over height.", "text"),
+        ("a.md", b"GIF89a is a format of pictures.", "markdown"),
+        ("a.md", b"BM", "markdown"),
     ],
 )
 def test_kind(name: str, head: bytes, kind: str) -> None:
@@ -76,21 +84,6 @@ def test_no_suffix_has_two_kinds() -> None:
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=1))
 def test_text_is_not_binary(text: str) -> None:
     assert not is_binary(text.encode())
-
-
-def test_comments_before_markup_take_no_time() -> None:
-    assert choose("a", b"<!---->" * 1100 + b"x").name == "text"
-
-
-def test_a_picture_is_one_whatever_its_name() -> None:
-    for head in (b"\x89PNG\r\n\x1a\n\0\0\0", b"\xff\xd8\xff\xe0", b"GIF89a\x10\0\x10\0", b"BM\x9a\x10\0\0\0\0"):
-        assert choose("a.txt", head).name == "image"
-
-
-@pytest.mark.parametrize("text", [b"BMI is weight over height.", b"BM", b"GIF89a is a format of pictures."])
-def test_a_text_that_begins_like_a_picture_is_text(text: bytes) -> None:
-    assert choose("a.txt", text).name == "text"
-    assert choose("a.md", text).name == "markdown"
 
 
 PLACEHOLDERS = (

@@ -5,24 +5,11 @@ from __future__ import annotations
 import pytest
 from making.office_files import container
 
-from tests.apps.documents.conftest import Read
+from tests.apps.documents.conftest import TYPES, Read, docx_of, relations
 
-_WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 _DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
-_OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _ODF = "urn:oasis:names:tc:opendocument:xmlns"
-
-
-def related(kind: str, target: str) -> str:
-    return (
-        '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">'
-        f'<Relationship Id="r1" Type="{_OFFICE}/{kind}" Target="{target}"/></Relationships>'
-    )
-
-
-def docx(body: str) -> bytes:
-    return container({"word/document.xml": f'<w:document xmlns:w="{_WORD}"><w:body>{body}</w:body></w:document>'})
 
 
 def word_table(*rows: list[tuple[str, str]]) -> bytes:
@@ -31,15 +18,18 @@ def word_table(*rows: list[tuple[str, str]]) -> bytes:
         "".join(f"<w:tc><w:tcPr>{about}</w:tcPr><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:tc>" for about, text in row)
         for row in rows
     )
-    return docx(f"<w:tbl>{''.join(f'<w:tr>{row}</w:tr>' for row in cells)}</w:tbl>")
+    return docx_of(f"<w:tbl>{''.join(f'<w:tr>{row}</w:tr>' for row in cells)}</w:tbl>")
 
 
 def pptx(rows: str) -> bytes:
     slide = f'<p:sld xmlns:p="p" xmlns:a="{_DRAWING}"><p:graphicFrame><a:tbl>{rows}</a:tbl></p:graphicFrame></p:sld>'
-    main = f'<p:presentation xmlns:p="p" xmlns:r="{_OFFICE}"><p:sldId r:id="r1"/></p:presentation>'
-    relations = related("slide", "slide.xml")
+    main = f'<p:presentation xmlns:p="p" xmlns:r="{TYPES}"><p:sldId r:id="r0"/></p:presentation>'
     return container(
-        {"ppt/presentation.xml": main, "ppt/_rels/presentation.xml.rels": relations, "ppt/slide.xml": slide}
+        {
+            "ppt/presentation.xml": main,
+            "ppt/_rels/presentation.xml.rels": relations({"slide.xml": "slide"}),
+            "ppt/slide.xml": slide,
+        }
     )
 
 
@@ -61,9 +51,14 @@ def xlsx(rows: list[list[str]], *merged: str) -> bytes:
     data = "".join(f'<row r="{number}">{row}</row>' for number, row in enumerate(cells, 1))
     spans = "".join(f'<mergeCell ref="{span}"/>' for span in merged)
     sheet = f'<worksheet xmlns="{_SHEET}"><sheetData>{data}</sheetData><mergeCells>{spans}</mergeCells></worksheet>'
-    main = f'<workbook xmlns="{_SHEET}" xmlns:r="{_OFFICE}"><sheet name="S" r:id="r1"/></workbook>'
-    relations = related("worksheet", "sheet.xml")
-    return container({"xl/workbook.xml": main, "xl/_rels/workbook.xml.rels": relations, "xl/sheet.xml": sheet})
+    main = f'<workbook xmlns="{_SHEET}" xmlns:r="{TYPES}"><sheet name="S" r:id="r0"/></workbook>'
+    return container(
+        {
+            "xl/workbook.xml": main,
+            "xl/_rels/workbook.xml.rels": relations({"sheet.xml": "worksheet"}),
+            "xl/sheet.xml": sheet,
+        }
+    )
 
 
 def flat_odf(kind: str, rows: str) -> str:
@@ -134,7 +129,7 @@ def test_each_row_has_the_value_of_its_merged_cells(
     ("name", "data"),
     [
         ("a.html", "<p><ruby>東京<rp>(</rp><rt>とうきょう</rt><rp>)</rp></ruby>の桜</p>"),
-        ("a.docx", docx("<w:p><w:r><w:ruby><w:rt><w:r><w:t>とうきょう</w:t></w:r></w:rt><w:rubyBase><w:r><w:t>"
+        ("a.docx", docx_of("<w:p><w:r><w:ruby><w:rt><w:r><w:t>とうきょう</w:t></w:r></w:rt><w:rubyBase><w:r><w:t>"
                         "東京</w:t></w:r></w:rubyBase></w:ruby></w:r><w:r><w:t>の桜</w:t></w:r></w:p>")),
     ],
 )  # fmt: skip

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
 import openpyxl
 import pptx
 import pytest
-from making.office_files import container, rewritten, saved
+from making.office_files import rewritten, saved
 from odf import draw, office, style, text
 from odf.dc import Creator
 from odf.opendocument import OpenDocumentText
@@ -19,34 +18,12 @@ from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 
 from edge.apps.documents import office as documents
-from edge.apps.documents.base import DocumentBlocks, Skipped
+from edge.apps.documents.base import Skipped
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.opened import OpenedFile
 from edge.budget import MemoryBudget
 from edge.errors import InputError
-from tests.apps.documents.conftest import Read
-
-NAMESPACES = (
-    'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
-    'xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships" '
-    'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math" '
-    'xmlns:wp="http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing" '
-    'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main" '
-    'xmlns:c="http://schemas.openxmlformats.org/drawingml/2006/chart" '
-    'xmlns:dgm="http://schemas.openxmlformats.org/drawingml/2006/diagram" '
-    'xmlns:xdr="http://schemas.openxmlformats.org/drawingml/2006/spreadsheetDrawing"'
-)
-RELATIONS = "http://schemas.openxmlformats.org/package/2006/relationships"
-TYPES = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-
-
-def relations(targets: Mapping[str, str]) -> str:
-    """A list of relations, by target and kind."""
-    inner = "".join(
-        f'<Relationship Id="r{n}" Type="{TYPES}/{kind}" Target="{target}"/>'
-        for n, (target, kind) in enumerate(targets.items())
-    )
-    return f'<Relationships xmlns="{RELATIONS}">{inner}</Relationships>'
+from tests.apps.documents.conftest import NAMESPACES, Read, docx_of, texts
 
 
 def paragraph(words: str, properties: str = "") -> str:
@@ -57,22 +34,8 @@ def drawn(words: str) -> str:
     return f"<a:p><a:r><a:t>{words}</a:t></a:r></a:p>"
 
 
-def docx_of(body: str, parts: Mapping[str, tuple[str, str]] = {}) -> bytes:
-    """A DOCX of a body, and of parts: name to kind and content."""
-    return container({
-        "_rels/.rels": relations({"word/document.xml": "officeDocument"}),
-        "word/document.xml": f"<w:document {NAMESPACES}><w:body>{body}</w:body></w:document>",
-        "word/_rels/document.xml.rels": relations({name: kind for name, (kind, _) in parts.items()}),
-        **{f"word/{name}": content for name, (_, content) in parts.items()},
-    })  # fmt: skip
-
-
 def root(name: str, inner: str) -> str:
     return f"<{name} {NAMESPACES}>{inner}</{name}>"
-
-
-def texts(document: DocumentBlocks) -> list[str]:
-    return [block.text for block in document.blocks]
 
 
 CHART = root(

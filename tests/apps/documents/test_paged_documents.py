@@ -12,7 +12,7 @@ from making.pdf import pdf_bytes
 from edge.apps.documents import archive
 from edge.apps.documents.base import DocumentBlocks, Reason, Skipped
 from edge.errors import InputError
-from tests.apps.documents.conftest import Read, epub_bytes
+from tests.apps.documents.conftest import Read, docx_of, epub_bytes
 
 CHAPTER = (
     '<html xmlns="http://www.w3.org/1999/xhtml"><head><title/></head><body>\n<h1>{0}</h1>\n<p>{1}</p></body></html>'
@@ -81,19 +81,7 @@ def test_docx(read: Read, samples: dict[str, bytes]) -> None:
     ]
 
 
-def docx_of(samples: dict[str, bytes], body: str) -> bytes:
-    """A DOCX with a body of our own."""
-    start = (
-        '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
-        'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"><w:body>'
-    )
-    document = f"{start}{body}</w:body></w:document>".encode()
-    return rewritten(samples["letter.docx"], "word/document.xml", lambda _: document)
-
-
-def test_docx_keeps_what_lies_in_controls_and_boxes_and_drops_what_is_deleted(
-    read: Read, samples: dict[str, bytes]
-) -> None:
+def test_docx_keeps_what_lies_in_controls_and_boxes_and_drops_what_is_deleted(read: Read) -> None:
     def run(text: str) -> str:
         return f"<w:r><w:t>{text}</w:t></w:r>"
 
@@ -108,7 +96,7 @@ def test_docx_keeps_what_lies_in_controls_and_boxes_and_drops_what_is_deleted(
         f"</w:tc><w:tc><w:p>{run('right')}</w:p></w:tc></w:tr></w:tbl>"
         '<w:p><w:pPr><w:outlineLvl w:val="1"/></w:pPr>' + run("By outline level") + "</w:p>"
     )
-    document = read("a.docx", docx_of(samples, body))
+    document = read("a.docx", docx_of(body))
     assert [(b.line_start, b.kind, b.text) for b in document.blocks] == [
         (1, "paragraph", "In a control."),
         (2, "paragraph", "Kept, inserted. A link."),
@@ -187,29 +175,24 @@ def test_containers_are_told_by_their_content_too(read: Read, samples: dict[str,
     assert read("no suffix", samples[name]).blocks
 
 
-def test_a_part_that_unpacks_to_too_much_is_refused(
+def test_what_unpacks_to_too_much_is_refused(
     read: Read, samples: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "MAX_PART_BYTES", 2_000_000)
+    """A part, all parts together, or too many of them."""
     bomb = b'<?xml version="1.0"?><w:document xmlns:w="w">' + b" " * 3_000_000
-    data = rewritten(samples["letter.docx"], "word/document.xml", lambda _: bomb)
-    assert len(data) < 100_000
-    with pytest.raises(InputError, match="unpack"):
-        read("a.docx", data)
-
-
-def test_parts_that_unpack_to_too_much_together_are_refused(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "MAX_PARTS_BYTES", 2_000_000)
     chapter = CHAPTER.format("One", "x" + " " * 500_000)
-    assert read("a.epub", epub_bytes([chapter] * 3)).blocks
-    with pytest.raises(InputError, match="unpack"):
-        read("a.epub", epub_bytes([chapter] * 4))
-
-
-def test_a_container_of_too_many_members_is_refused(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 3)
-    with pytest.raises(InputError, match="5 members"):
-        read("a.epub", epub_bytes(["<p>one</p>", "<p>two</p>"]))
+    for limit, most, name, data, said in (
+        ("MAX_PART_BYTES", 2_000_000, "a.docx", rewritten(samples["letter.docx"], "word/document.xml", lambda _: bomb),
+         "unpack"),
+        ("MAX_PARTS_BYTES", 2_000_000, "a.epub", epub_bytes([chapter] * 4), "unpack"),
+        ("MAX_MEMBERS", 3, "a.epub", epub_bytes(["<p>one</p>", "<p>two</p>"]), "5 members"),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setattr(archive, limit, most)
+            with pytest.raises(InputError, match=said):
+                read(name, data)
+            if limit == "MAX_PARTS_BYTES":
+                assert read(name, epub_bytes([chapter] * 3)).blocks
 
 
 @pytest.mark.parametrize(
@@ -242,7 +225,7 @@ def test_what_is_locked_or_without_text_is_skipped(read: Read, samples: dict[str
         ("a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), Reason.UNSUPPORTED),
         ("a.epub", epub_bytes(chapters, encrypted=["OEBPS/text/chapter%201.xhtml"]), Reason.ENCRYPTED),
         ("a.pdf", pdf_bytes([[], []]), Reason.NO_TEXT),
-        ("a.docx", docx_of(samples, "<w:p/>"), Reason.NO_TEXT),
+        ("a.docx", docx_of("<w:p/>"), Reason.NO_TEXT),
     ):
         with pytest.raises(Skipped) as skipped:
             read(name, data)

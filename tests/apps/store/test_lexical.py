@@ -64,9 +64,9 @@ FOUND = {
         10,
         [1, 2],
     ),
-    "words of most rows do not count": (["the one", "the two", "the three", "other"], "the two", 10, [2]),
-    "where nothing else does": (["the one", "the two", "the three", "other"], "the", 10, [1, 2, 3]),
-    "or is there": (["the one", "the two", "the three", "other"], "the absent", 10, [1, 2, 3]),
+    "words of most rows do not count": (["ice one", "ice two", "ice three", "other"], "ice two", 10, [2]),
+    "where nothing else does": (["ice one", "ice two", "ice three", "other"], "ice", 10, [1, 2, 3]),
+    "or is there": (["ice one", "ice two", "ice three", "other"], "ice absent", 10, [1, 2, 3]),
     "rows that equal the last one": (ROWS, "river", 2, [6, 2, 3, 4]),
     "no such rows": (ROWS, "river", 1, [6]),
     "as many as there are": (ROWS, "river", 4, [6, 2, 3, 4]),
@@ -93,8 +93,7 @@ def test_the_whole_score_is_that_of_an_average_row_with_every_word() -> None:
 
 def test_ignored_words_count_only_alone_in_phrases_and_as_names() -> None:
     texts = ["fifty grams of salt", "the meeting in May", "the end of it all", "IT department", "Pixel the cat"]
-    db, _ = filled(texts)
-    lexical = LexicalIndex("fts", ignored=frozenset({"of", "the", "it", "may", "my", "i", "what"}))
+    db, lexical = filled(texts)
     assert ids(lexical.search(db, "name of my cat", 10)) == [5]
     assert ids(lexical.search(db, "What may I name the cat", 10)) == [5]
     assert ids(lexical.search(db, "what was in May", 10))[0] == 2
@@ -116,10 +115,10 @@ def test_weights_are_of_the_words_as_they_were_asked() -> None:
 
 
 def test_only_as_many_rows_as_allowed_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    db, lexical = filled(["rare", "often", "often", "x", "y", "z"])
-    assert set(ids(lexical.search(db, "rare often", 10))) == {1, 2, 3}
+    db, lexical = filled(["rare", "usual", "usual", "x", "y", "z"])
+    assert set(ids(lexical.search(db, "rare usual", 10))) == {1, 2, 3}
     monkeypatch.setattr("edge.apps.store.lexical._POSTINGS", 2)
-    assert ids(lexical.search(db, "often rare", 10)) == [1]
+    assert ids(lexical.search(db, "usual rare", 10)) == [1]
 
 
 LETTERS = "".join(map(chr, range(0x4E00, 0x9FFF)))
@@ -147,8 +146,8 @@ def test_too_many_words_of_a_phrase_or_to_leave_out_are_refused() -> None:
     with pytest.raises(InputError, match="a phrase of the query has 501 words, and it may have 500"):
         lexical.search(db, 'river "' + "word " * 501 + '"', 10)
     with pytest.raises(InputError, match="leaves out 101 words, and 100 are possible"):
-        lexical.left_out(["a b", '"' + "word " * 99 + '"'])
-    assert lexical.left_out(["a b", '"c d"']) == '"a" OR "b" OR "c d"'
+        lexical.left_out(["x b", '"' + "word " * 99 + '"'])
+    assert lexical.left_out(["x b", '"c d"']) == '"x" OR "b" OR "c d"'
 
 
 def invented(count: int, seed: int = 0) -> list[str]:
