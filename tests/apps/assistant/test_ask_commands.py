@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from making.random_gguf import RandomModel, words
 from making.synth import synth
-from naive.program import EDGE, environment_of, write_tiny_models
+from naive.program import EDGE, write_tiny_models
 
 from edge.apps.assistant.assistant import Assistant
 from edge.apps.assistant.reading import Reading
@@ -28,32 +28,11 @@ from edge.apps.collection.filters import Filters
 from edge.config import Config
 from edge.runtimes.generation.base import Document
 from tests.apps.assistant.conftest import answering
+from tests.apps.commands.conftest import Edge
 
 NOTES = "# Rivers\n\nThe river Ombra floods its valley in spring.\n\nIts bridge was built in 1821 by Anna Berg.\n"
 QUESTION = "When does the river flood?"
 ANY = ("--min-score", "0")
-
-
-class Edge:
-    """Runs `edge` in a folder with an indexed collection."""
-
-    def __init__(self, home: Path, forked: tuple[str, ...]) -> None:
-        self.home = home
-        self.forked = forked
-        self.environment = environment_of(home, EDGE_THREADS="1", NO_COLOR="1", PYTHONUNBUFFERED="1")
-
-    def start(self, *arguments: str, command: tuple[str, ...] = EDGE, **options: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*command, *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.home,
-            env=self.environment, **options,
-        )  # fmt: skip
-
-    def __call__(self, *arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        """Exit code, stdout and stderr."""
-        run = self.start(*arguments, command=self.forked)
-        out, err = run.communicate(stdin)
-        return run.returncode, out.decode(), err.decode()
 
 
 @pytest.fixture(scope="module")
@@ -66,63 +45,62 @@ def edge(tmp_path_factory: pytest.TempPathFactory, forked_command: tuple[str, ..
     (home / "notes" / "rivers.md").write_text(NOTES, encoding="utf-8")
     for i in range(3):
         (home / "notes" / f"words{i}.txt").write_text(words(40, i), encoding="utf-8")
-    run = Edge(home, forked_command)
-    code, _, err = run("index", "notes")
-    assert code == 0, err
+    run = Edge(home, home, forked_command)
+    run.said("index", "notes")
     return run
 
 
 def test_ask_prints_an_answer_and_citations_that_open(edge: Edge) -> None:
-    code, out, err = edge("ask", QUESTION, *ANY, "--filter", "type:md")
-    assert (code, err) == (0, "")
-    answer, _, sources = out.partition("\n\n")
+    answer, _, sources = edge.said("ask", QUESTION, *ANY, "--filter", "type:md").partition("\n\n")
     assert "[1]" in answer
     match = re.fullmatch(r"\[1\] (\S+):(\d+).*\n", sources)
     assert match, sources
-    line = (edge.home / match[1]).read_text(encoding="utf-8").splitlines()[int(match[2]) - 1]
+    line = (edge.project / match[1]).read_text(encoding="utf-8").splitlines()[int(match[2]) - 1]
     assert line.rstrip(".") in answer, "the citation's line is the one that was picked"
 
 
 def test_ask_json_stats_and_trace(edge: Edge) -> None:
-    trace = edge.home / "trace.json"
-    code, out, err = edge("ask", QUESTION, *ANY, "--json", "--stats", "--trace", str(trace), "--memory", "400MB")
-    assert code == 0
-    document = json.loads(out)
+    trace = edge.project / "trace.json"
+    done = edge("ask", QUESTION, *ANY, "--json", "--stats", "--trace", str(trace), "--memory", "400MB")
+    document = json.loads(done.stdout)
     assert set(document) == {
         "text", "citations", "stats", "uncertain", "probability", "span", "nearest", "unsupported", "health",
     }  # fmt: skip
     assert document["stats"]["limit"] == 400_000_000
     assert 0 < document["stats"]["peak_resident"] < 400_000_000
-    assert {line.split()[0] for line in err.splitlines()} >= {"memory", "time", "retrieve", "generate", "answered"}
+    assert {line.split()[0] for line in done.stderr.splitlines()} >= {
+        "memory",
+        "time",
+        "retrieve",
+        "generate",
+        "answered",
+    }
     assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
 
 
 def test_several_collections_are_asked_together(edge: Edge) -> None:
-    (edge.home / "more").mkdir()
-    (edge.home / "more" / "bread.md").write_text("# Bread\n\nBread needs flour, water, salt and time.\n", "utf-8")
-    assert edge("index", "more", "-c", "second")[0] == 0
+    (edge.project / "more").mkdir()
+    (edge.project / "more" / "bread.md").write_text("# Bread\n\nBread needs flour, water, salt and time.\n", "utf-8")
+    edge.said("index", "more", "-c", "second")
     for name, collection in (("rivers.md", ".edge"), ("bread.md", "second")):
         chosen = ("-c", ".edge", "-c", "second", "--filter", f"path:{name}")
-        code, out, err = edge("ask", QUESTION, *chosen, "--no-rerank", "--json")
-        assert code == 0, err
-        found = {(Path(each["path"]).name, each["collection"]) for each in json.loads(out)["citations"]}
+        citations = edge.json("ask", QUESTION, *chosen, "--no-rerank")["citations"]
+        found = {(Path(each["path"]).name, each["collection"]) for each in citations}
         assert found == {(name, collection)}
-    code, out, _ = edge("chat", "-c", ".edge", "-c", "second", "--no-rerank", "--json", stdin=QUESTION.encode())
-    assert (code, json.loads(out)["stats"]["found"]) == (0, True)
+    answer = edge.json("chat", "-c", ".edge", "-c", "second", "--no-rerank", stdin=QUESTION.encode())
+    assert answer["stats"]["found"] is True
 
 
 def test_what_the_documents_do_not_say_is_exit_code_1(edge: Edge) -> None:
-    code, out, err = edge("ask", QUESTION, "--min-score", "1")
-    assert (code, out) == (1, "This is not in the documents.\n")
-    assert err.startswith("edge: nearest to the question: ")
-    assert err.count("\n") == 1
+    done = edge("ask", QUESTION, "--min-score", "1")
+    assert (done.returncode, done.stdout) == (1, "This is not in the documents.\n")
+    assert done.stderr.startswith("edge: nearest to the question: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_question_from_stdin(edge: Edge) -> None:
-    assert edge("ask", "-", *ANY, stdin=QUESTION.encode())[0] == 0
-    code, _, err = edge("ask", "-", stdin=b"\xff")
-    assert code == 2
-    assert "not valid UTF-8" in err
+    edge.said("ask", "-", *ANY, stdin=QUESTION.encode())
+    assert "not valid UTF-8" in edge.refused("ask", "-", stdin=b"\xff")
 
 
 @pytest.mark.parametrize(
@@ -138,58 +116,47 @@ def test_a_question_from_stdin(edge: Edge) -> None:
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(edge: Edge, arguments: list[str], said: str) -> None:
-    code, out, err = edge(*arguments)
-    assert (code, out) == (2, ""), err
-    assert said in err
-    assert "Traceback" not in err
+    assert said in edge.refused(*arguments)
 
 
-def test_settings_choose_what_writes_and_a_flag_chooses_otherwise(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(edge.environment, "EDGE_LLM", "chosen.gguf")
-    code, _, err = edge("ask", QUESTION, *ANY)
-    assert (code, "there is no file chosen.gguf" in err) == (2, True)
-    code, out, err = edge("ask", QUESTION, *ANY, "--llm", "extractive")
-    assert (code, "spring" in out) == (0, True), err
+def test_settings_choose_what_writes_and_a_flag_chooses_otherwise(edge: Edge) -> None:
+    chosen = {"EDGE_LLM": "chosen.gguf"}
+    assert "there is no file chosen.gguf" in edge.refused("ask", QUESTION, *ANY, **chosen)
+    assert "spring" in edge.said("ask", QUESTION, *ANY, "--llm", "extractive", **chosen)
 
 
 @pytest.mark.usefixtures("llama")
 def test_a_limit_too_small_for_the_language_model_names_one_that_is_not(edge: Edge) -> None:
-    code, out, err = edge("ask", "q", "--llm", "tiny.gguf", "--memory", "75MB")
-    assert (code, out) == (2, ""), err
-    assert "smallest" in err
+    assert "smallest" in edge.refused("ask", "q", "--llm", "tiny.gguf", "--memory", "75MB")
 
 
 @pytest.mark.usefixtures("llama")
 def test_a_language_model_writes_within_its_limits(edge: Edge) -> None:
-    common = ("--llm", "tiny.gguf", *ANY, "--json", "--filter", "type:txt")
-    code, out, err = edge("ask", words(5, 9), *common, "--max-tokens", "6", "--no-kv-cache", "-n", "2")
-    assert code == 0, err
-    stats = json.loads(out)["stats"]
+    common = ("--llm", "tiny.gguf", *ANY, "--filter", "type:txt", "--max-tokens", "6")
+    answer = edge.json("ask", words(5, 9), *common, "--no-kv-cache", "-n", "2")
+    stats = answer["stats"]
     assert stats["new_tokens"] <= 6
     assert stats["cached_tokens"] == 0
     assert stats["generator"] == "tiny.gguf"
-    assert len(json.loads(out)["citations"]) <= 2
-    drawn = (*common, "--no-check", "--max-tokens", "6", "--temperature", "1.5")
-    code, out, _ = edge("ask", words(5, 9), *drawn, "--seed", "1")
-    other = edge("ask", words(5, 9), *drawn, "--seed", "2")[1]
-    assert json.loads(out)["text"] != json.loads(other)["text"]
-    code, out, _ = edge("ask", words(5, 9), *common, "--max-tokens", "6", "--pipeline", "hyde")
-    assert json.loads(out)["stats"]["generations"] == 2
+    assert len(answer["citations"]) <= 2
+    drawn = (*common, "--no-check", "--temperature", "1.5")
+    one, other = (edge.json("ask", words(5, 9), *drawn, "--seed", seed)["text"] for seed in "12")
+    assert one != other
+    assert edge.json("ask", words(5, 9), *common, "--pipeline", "hyde")["stats"]["generations"] == 2
 
 
 @pytest.mark.usefixtures("llama")
 def test_a_context_reaches_the_language_model(edge: Edge) -> None:
-    code, out, err = edge("ask", "q", *ANY, "--llm", "tiny.gguf", "--context", "99999")
-    assert (code, out) == (2, "")
-    assert "99,999 tokens is more than" in err
+    said = edge.refused("ask", "q", *ANY, "--llm", "tiny.gguf", "--context", "99999")
+    assert "99,999 tokens is more than" in said
 
 
 def test_answers_of_a_conversation_are_a_line_of_json_each(edge: Edge) -> None:
     typed = f"{QUESTION}\n/sources\n/why\n/help\nAnd when was it built?\n"
-    code, out, err = edge("chat", *ANY, "--json", "--no-rerank", stdin=typed.encode())
-    assert code == 0
-    assert f"question   {QUESTION}" in err
-    first, second = (json.loads(line) for line in out.splitlines())
+    done = edge("chat", *ANY, "--json", "--no-rerank", stdin=typed.encode())
+    assert done.returncode == 0
+    assert f"question   {QUESTION}" in done.stderr
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
     assert first["stats"]["question"] == QUESTION
     assert second["stats"]["question"] == f"{QUESTION.rstrip('?')}, And when was it built?"
 
@@ -199,10 +166,11 @@ def test_a_conversation_without_a_terminal(edge: Edge) -> None:
         f"/why\n{QUESTION}\n/sources\n/why\nAnd when was it built?\n/why\n/magic\n"
         "/new\nAnd when was it built?\n/why\n/quit\nnever"
     )
-    code, out, err = edge("chat", *ANY, "--filter", "type:md", stdin=typed.encode())
-    assert code == 0
-    assert "nothing has been asked yet" in err
-    assert "/sources  the passages" in err, "an unknown command says which there are"
+    done = edge("chat", *ANY, "--filter", "type:md", stdin=typed.encode())
+    assert done.returncode == 0
+    assert "nothing has been asked yet" in done.stderr
+    assert "/sources  the passages" in done.stderr, "an unknown command says which there are"
+    out = done.stdout
     assert f"question   {QUESTION}\n" in out
     assert "question   And when was it built?\n" in out, "a new conversation knows nothing of the old one"
     assert re.search(r'\[1\] \S+rivers\.md:\d+.*\n    ".+"  \(relevance 0\.\d\d\)', out)
@@ -213,12 +181,11 @@ def test_a_conversation_without_a_terminal(edge: Edge) -> None:
 @pytest.mark.usefixtures("llama")
 def test_an_error_does_not_end_a_conversation(edge: Edge) -> None:
     long = "Words of a long text. " * 1000 + "When does it flood?"
-    code, out, err = edge(
-        "chat", *ANY, "--llm", "tiny.gguf", "--max-tokens", "3", stdin=f"{long}\n{QUESTION}\n".encode()
-    )
-    assert code == 0
-    assert "tokens" in err
-    assert "[1]" in out
+    given = f"{long}\n{QUESTION}\n".encode()
+    done = edge("chat", *ANY, "--llm", "tiny.gguf", "--max-tokens", "3", stdin=given)
+    assert done.returncode == 0
+    assert "tokens" in done.stderr
+    assert "[1]" in done.stdout
 
 
 @pytest.mark.usefixtures("llama")
@@ -226,7 +193,10 @@ def test_an_error_does_not_end_a_conversation(edge: Edge) -> None:
 def test_ctrl_c_keeps_what_was_written(edge: Edge) -> None:
     # The check is shown sentence by sentence, and this model writes none.
     options = ("--llm", "tiny.gguf", "--max-tokens", "2000", "--filter", "type:txt", "--no-check", "--stats")
-    run = edge.start("ask", words(5, 9), *ANY, *options)
+    run = subprocess.Popen(
+        [*EDGE, "ask", words(5, 9), *ANY, *options], cwd=edge.project, env=edge.environment | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
     assert run.stdout is not None
     first = run.stdout.read(1)
     run.send_signal(signal.SIGINT)
@@ -236,7 +206,7 @@ def test_ctrl_c_keeps_what_was_written(edge: Edge) -> None:
     assert "[1] " in text, "sources of what was written"
     assert "Traceback" not in err.decode()
     time.sleep(0.1)
-    assert edge("ask", QUESTION, *ANY)[0] == 0
+    edge.said("ask", QUESTION, *ANY)
 
 
 ROOT = Path(__file__).parents[3]

@@ -299,20 +299,6 @@ def test_an_interrupt_leaves_no_half_answer(extractor: Extractor, ask: Ask, monk
     assert ask(extractor, "say on").chunks[0].text == "on"
 
 
-def test_nothing_is_imported_from_the_working_directory(
-    tmp_path: Path, budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder that is indexed from within may hold a stranger's `json.py`."""
-    for name in ("json", "signal", "lxml", "edge", "sitecustomize", "usercustomize"):
-        (tmp_path / f"{name}.py").write_text("import os; open('imported', 'w').close(); os._exit(9)")
-    (tmp_path / "a.html").write_text("<p>text")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend("")
-    with Extractor(budget=budget) as extractor:
-        assert extractor.extract(Path("a.html")).chunks[0].text == "text"
-    assert not (tmp_path / "imported").exists()
-
-
 def test_a_worker_that_cannot_start_says_why(
     tmp_path: Path, budget: MemoryBudget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
