@@ -99,8 +99,7 @@ def held(
             try:
                 lease.resize(nbytes)
             except BudgetExceeded as error:
-                refusal = error.with_traceback(None)
-                found.clear()  # the other rows are counted, and not held
+                refusal = error.with_traceback(None)  # the other rows are counted, and not held
         if refusal is None:
             found.append(make(row))
     if refusal is not None:

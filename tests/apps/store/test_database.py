@@ -38,6 +38,9 @@ def test_a_write_is_seen_as_a_whole_or_not_at_all(database: Database) -> None:
     insert(database, "one")
     with pytest.raises(apsw.ConstraintError), database.write() as db:
         db.executemany("INSERT INTO notes(text) VALUES (?)", [("two",), (None,)])
+    with pytest.raises(apsw.ConstraintError), database.write() as db:  # at the commit
+        db.execute("PRAGMA defer_foreign_keys = ON; CREATE TABLE tags(note REFERENCES notes(id))")
+        db.execute("INSERT INTO tags VALUES (7)")
     assert texts(database) == ["one"]
 
 
@@ -256,8 +259,12 @@ def test_what_is_no_database_is_said(tmp_path: Path, budget: MemoryBudget) -> No
 
 
 def test_vacuum_gives_the_space_of_deleted_rows_back(database: Database) -> None:
+    before = database.path.stat().st_size
+    insert(database, "one")
+    assert database.path.stat().st_size == before, "a short log stays"
     with database.write() as db:
         db.executemany("INSERT INTO notes(text) VALUES (?)", [("x" * 1000,)] * 2000)
+    assert database.path.stat().st_size > 10**6, "a long one is moved into the file"
     with database.write() as db:
         db.execute("DELETE FROM notes")
     database.vacuum()
