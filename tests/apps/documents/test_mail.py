@@ -219,15 +219,10 @@ def test_files_of_a_maildir_have_no_suffix(read: Read, tmp_path: Path) -> None:
 
 
 def nested(depth: int) -> bytes:
-    headers = b"From: a@b.c\nDate: x\nSubject: s\n"
-    data = headers + b"\nThe innermost text.\n"
+    data = mail_of(b"\nThe innermost text.\n")
     for number in range(depth):
-        mark = b"b%d" % number
-        data = (
-            headers + b"MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=" + mark + b"\n\n--" + mark
-            + b"\nContent-Type: text/plain\n\nText " + mark + b".\n--" + mark
-            + b"\nContent-Type: message/rfc822\n\n" + data + b"\n--" + mark + b"--\n"
-        )  # fmt: skip
+        text = part("text/plain", b"Text %d." % number)
+        data = mail_of(multipart("mixed", text, part("message/rfc822", data)))
     return data
 
 
@@ -289,11 +284,8 @@ def test_pictures_cost_no_message(tmp_path: Path, with_and_without_ocr: bool, bo
 
 def test_a_large_attachment_costs_no_mailbox(tmp_path: Path, with_and_without_ocr: bool) -> None:
     film = base64.encodebytes(bytes(range(251)) * 60_000)
-    large = (
-        b"From: a@b.c\nDate: x\nSubject: Film\nMIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n"
-        b"--b\n\nSee below.\n--b\nContent-Type: video/mp4; name=film.mp4\n"
-        b"Content-Transfer-Encoding: base64\n\n" + film + b"--b--\n"
-    )  # fmt: skip
+    video = part("video/mp4; name=film.mp4", film, "Content-Transfer-Encoding: base64")
+    large = mail_of(multipart("mixed", part("text/plain", b"See below."), video))
     path = tmp_path / "a.mbox"
     path.write_bytes(b"\n".join(ENVELOPE + data for data in (large, message("Note", "A word.\n").as_bytes())))
     assert path.stat().st_size > 20 * 10**6
@@ -311,13 +303,9 @@ def test_a_large_attachment_costs_no_mailbox(tmp_path: Path, with_and_without_oc
 def test_attachments_that_stay_in_the_file_are_read_whole(read: Read, wrapped: bool) -> None:
     table = "name,place\n" + "".join(f"n{number},Öhringen {number}\n" for number in range(9000))
     encoded = base64.encodebytes(table.encode()) if wrapped else base64.b64encode(table.encode()) + b"\n"
-    part = b"Content-Type: text/csv\nContent-Transfer-Encoding: base64\n"
-    note = b"\n--b\nContent-Type: text/plain\n\n" + encoded + b"Words behind it.\n--b--\n"
-    data = (
-        b"From: a@b.c\nDate: x\nSubject: s\nMIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n"
-        b"--b\n" + part + b"Content-Disposition: attachment; filename=t.csv\n\n" + encoded + note
-    )  # fmt: skip
-    document = read("a.eml", data)
+    headers = "Content-Transfer-Encoding: base64", "Content-Disposition: attachment; filename=t.csv"
+    note = part("text/plain", encoded + b"Words behind it.")
+    document = read("a.eml", mail_of(multipart("mixed", part("text/csv", encoded, *headers), note)))
     blocks = list(document.blocks)
     assert [block.text for block in blocks if "Öhringen" in block.text] == [
         f"name: n{number}\nplace: Öhringen {number}" for number in range(9000)
