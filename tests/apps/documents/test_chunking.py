@@ -18,22 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.apps.documents.base import Block, Chunk, packed, unpacked
-from edge.apps.documents.chunking import MOST_PER_CHARACTER, CutUnit, _cut, chunks_of, estimate_pieces, units_of
+from edge.apps.documents.base import Block, packed, unpacked
+from edge.apps.documents.chunking import MOST_PER_CHARACTER, _cut, chunks_of, estimate_pieces, units_of
 from edge.models.registry import DEFAULT_RERANKER
 from tests.apps.documents.conftest import Cut
 
 
 def prose(words: int, line: int = 1, **fields: object) -> Block:
     return Block(" ".join(["word"] * (words - 1) + ["end."]), line, line, **fields)  # type: ignore[arg-type]
-
-
-def paragraphs(*words: int) -> list[Block]:
-    return [prose(count, 2 * index + 1) for index, count in enumerate(words)]
-
-
-def sizes(chunks: list[Chunk]) -> list[int]:
-    return [len(chunk.text.split()) for chunk in chunks]
 
 
 def pieces_of_runs(text: str) -> float:
@@ -53,11 +45,6 @@ def pieces_of_runs(text: str) -> float:
        | st.text() | st.integers(0, 200).map(lambda n: "x" * n + "7" * (200 - n)))  # fmt: skip
 def test_the_estimate_is_that_of_each_run(text: str) -> None:
     assert math.isclose(estimate_pieces(text), pieces_of_runs(text), abs_tol=1e-9)
-
-
-def test_a_section_that_fills_a_chunk_keeps_to_itself() -> None:
-    blocks = [prose(130, 1, path=("A",)), prose(130, 3, path=("B",)), prose(130, 5, path=("C",))]
-    assert [chunk.context for chunk in chunks_of(blocks, "T")] == ["T > A", "T > B", "T > C"]
 
 
 def test_a_heading_stays_with_what_it_heads() -> None:
@@ -85,27 +72,12 @@ def test_dots_that_end_no_sentence(text: str) -> None:
     assert [text[unit.start : unit.end].strip() for unit in units] == [text.removesuffix(" Next one."), "Next one."]
 
 
-def test_items_of_a_list_are_units() -> None:
-    text = "Things:\n- one\n  goes on\n- two\n3. three"
-    units = list(units_of(Block(text, 5, 9), 0, 1000))
-    assert [(unit.first, unit.last) for unit in units] == [(0, 0), (1, 2), (3, 3), (4, 4)]
-
-
 def test_code_is_cut_after_blank_lines_and_at_the_margin() -> None:
     body = "\n".join(f"    statement_{n} = call(argument_{n})" for n in range(12))
     text = f"def first():\n{body}\n\ndef second():\n{body}\n\ndef third():\n{body}"
     chunks = list(chunks_of([Block(text, 1, text.count("\n") + 1, kind="lines")], "", max_tokens=200))
     assert [chunk.text.split("(")[0] for chunk in chunks] == ["def first", "def second", "def third"]
     assert [(chunk.line_start, chunk.line_end) for chunk in chunks] == [(1, 13), (15, 27), (29, 41)]
-
-
-def test_a_chunk_never_spans_two_pages() -> None:
-    blocks = [prose(10, 1, page=1), prose(10, 2, page=1), prose(10, 1, page=2), prose(10, 1, page=4)]
-    assert [(chunk.page, chunk.line_start, chunk.line_end) for chunk in chunks_of(blocks, "")] == [
-        (1, 1, 2),
-        (2, 1, 1),
-        (4, 1, 1),
-    ]
 
 
 def test_context_is_title_and_headings_that_the_text_does_not_show() -> None:
@@ -127,25 +99,6 @@ def test_a_long_context_leaves_room_for_the_text() -> None:
         assert estimate_pieces(chunk.text) + estimate_pieces(chunk.context) <= 100
     assert chunk.context.startswith("title")
     assert chunk.context
-
-
-def test_many_blank_lines_shrink_to_one() -> None:
-    text = "a\n" + "\n" * 50 + "b\n\nc"
-    (chunk,) = chunks_of([Block(text, 1, 54, kind="lines")], "")
-    assert chunk.text == "a\n\nb\n\nc"
-    assert (chunk.line_start, chunk.line_end) == (1, 54)
-
-
-def test_lines_are_counted_from_the_first_that_is_shown() -> None:
-    (chunk,) = chunks_of([Block("\n\n  \nfirst\nsecond", 1, 5, kind="lines")], "title")
-    assert chunk.text == "  \nfirst\nsecond"
-    assert chunk.lines == (3, 4, 5)
-
-
-def test_lines_that_do_not_count_up_are_kept() -> None:
-    block = Block("one\ntwo\nthree", 7, 21, kind="lines", lines=(7, 14, 21))
-    (chunk,) = chunks_of([block], "")
-    assert (chunk.line_start, chunk.line_end) == (7, 21)
 
 
 def every_cut(n: int) -> list[list[tuple[int, int]]]:
@@ -192,15 +145,6 @@ def test_the_cut_is_the_cheapest_of_all(parts: list[tuple[int, str]], data: st.D
 
     best = min(map(cost, every_cut(len(units))))
     assert cost(runs) == pytest.approx(best)
-
-
-def test_units_know_their_lines() -> None:
-    text = "  One.  \n Two goes\non. Three.\n\nFour."
-    units = list(units_of(Block(text, 1, 5), 0, 100))
-    assert [(text[u.start : u.end].strip(), u.first, u.last) for u in units] == [
-        ("One.", 0, 0), ("Two goes\non.", 1, 2), ("Three.", 2, 2), ("Four.", 4, 4),
-    ]  # fmt: skip
-    assert all(isinstance(unit, CutUnit) for unit in units)
 
 
 @pytest.mark.parametrize("lines", [True, False], ids=["lines", "one line"])

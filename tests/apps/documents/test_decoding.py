@@ -102,11 +102,6 @@ def test_a_label_means_what_the_standard_says_whatever_a_few_bytes_are(codec: st
     assert decoded.count(text) == (3 if codec in SEVEN_BITS else 6)
 
 
-@pytest.mark.parametrize("declared", [None, "windows-1251"])
-def test_utf_8_with_a_damaged_byte_stays_it_whatever_its_label_says(declared: str | None) -> None:
-    assert decode(RUSSIAN.encode() + b"\xff" + RUSSIAN.encode(), declared=declared) == f"{RUSSIAN}\ufffd{RUSSIAN}"
-
-
 @pytest.mark.parametrize("codec", ["utf_16_le", "utf_16_be"])
 def test_utf_16_needs_no_mark(read: Callable[..., DocumentBlocks], codec: str) -> None:
     document = read("a.txt", ("A walrus café.\r\n\r\nIt sleeps.\r\n" * 3).encode(codec))

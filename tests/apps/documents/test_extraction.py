@@ -49,13 +49,6 @@ def test_every_kind_becomes_chunks(session_extractor: Extractor, samples: dict[s
     }  # fmt: skip
 
 
-def test_the_title_is_the_files_name_where_it_has_none(session_extractor: Extractor, tmp_path: Path) -> None:
-    (tmp_path / "words.txt").write_text("Some words.")
-    extracted = session_extractor.extract(tmp_path / "words.txt")
-    assert extracted.title == "words.txt"
-    assert [chunk.context for chunk in extracted.chunks] == ["words.txt"]
-
-
 def test_what_holds_nothing_or_is_no_file_is_skipped_with_its_reason(tmp_path: Path) -> None:
     files = {
         "empty.txt": b"", "blank.txt": b" \n\x0c\n", "binary.txt": b"\x7fELF\0\0", "a.svg": b"<svg/>",

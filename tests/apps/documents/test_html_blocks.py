@@ -111,11 +111,6 @@ def test_the_encoding_that_the_page_names(read: Read, head: str, codec: str, tex
     assert [block.text for block in document.blocks] == [text]
 
 
-def test_a_page_without_text_is_skipped(read: Read) -> None:
-    with pytest.raises(Skipped, match="no text"):
-        read("a.html", "<html><body><script>render()</script></body></html>")
-
-
 def test_deep_trees_are_read_and_those_that_are_too_deep_refused() -> None:
     for depth in (300, 2_000):
         _, blocks = html_blocks("<div>" * depth + "deep" + "</div>" * depth)

@@ -14,7 +14,7 @@ import pytest
 from making.pdf import pdf_bytes
 
 from edge.apps.documents import file_types, mail
-from edge.apps.documents.base import Block, DocumentBlocks, Extracted, Reason, Skipped
+from edge.apps.documents.base import Block, DocumentBlocks, Extracted
 from edge.apps.documents.extraction import Extractor
 from edge.apps.documents.file_types import is_message
 from edge.apps.documents.opened import Attempt, OpenedFile
@@ -107,15 +107,6 @@ def test_files_inside_of_alternatives_are_read_and_pictures_of_html_are_not(read
     ]  # fmt: skip
     signed = multipart("signed", plain, part("application/pgp-signature; name=signature.asc", b"iQEzBAEB"))
     assert texts(read("a.eml", mail_of(signed)))[1:] == ["See attached."]
-
-
-def test_text_after_dashes_stays_and_a_signature_is_read_once(read: Read, tmp_path: Path) -> None:
-    agenda = message("Minutes", "Item one: roof.\n--\nItem two: the pool leaks.\n")
-    assert "Item two: the pool leaks." in "\n".join(texts(read("a.eml", agenda.as_bytes())))
-    letters = [message("Hello", f"Call me {day}.\n-- \nAnn Reed\nMobile 0555\n", day=day) for day in (1, 2)]
-    document = read("a.mbox", mbox(tmp_path, *letters))
-    assert under(document, "Mobile 0555").path[2:] == ("signature",)
-    assert under(document, "Call me 2.").page == 2
 
 
 def encoded_word(text: str, codec: str, label: str) -> str:
@@ -236,12 +227,6 @@ def test_messages_in_messages_end(read: Read) -> None:
     document = read("a.mbox", b"From a@b.c Sun Mar  1 10:00:00 2026\n" + deep + b"\n" + after)
     assert "It floods." in texts(document, 2)
     assert "message 1" in document.warning
-
-
-def test_nothing_to_read(read: Read) -> None:
-    with pytest.raises(Skipped) as nothing:
-        read("a.eml", b"\n\n")
-    assert nothing.value.reason is Reason.NO_TEXT
 
 
 ENVELOPE = b"From a@b.c Sun Mar  1 10:00:00 2026\n"

@@ -66,12 +66,6 @@ def test_each_member_is_a_page_with_its_name_and_its_date(read: Read, name: str,
     assert place_in("archive", 2, 2, document.mails[2]) == " › b.csv:2"
 
 
-def test_a_compressed_file_is_its_only_member(read: Read) -> None:
-    document = read("log.txt.gz", gzip.compress(b"The boiler failed."))
-    assert [(mail.subject, mail.sender) for mail in document.mails.values()] == [("log.txt", "")]
-    assert [block.text for block in document.blocks] == ["The boiler failed."]
-
-
 def test_mails_and_archives_inside_keep_what_they_are(read: Read) -> None:
     inner = zipped({"deep.txt": "Quartz"})
     document = read("a.zip", zipped({"k.eml": mail(), "inner.zip": inner, "old.bin": b"\0\1\2"}))

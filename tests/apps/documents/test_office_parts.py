@@ -127,20 +127,6 @@ def test_list_numbers_are_those_of_word(read: Read) -> None:
     assert [block.text for block in document.blocks if block.kind == "paragraph"] == ["plain"]
 
 
-@pytest.mark.parametrize(
-    ("form", "last"),
-    [("lowerLetter", "bb"), ("upperLetter", "BB"), ("lowerRoman", "xxviii"), ("decimalZero", "28"), ("new", "28")],
-)
-def test_numbers_of_a_long_list(read: Read, form: str, last: str) -> None:
-    numbering = root(
-        "w:numbering",
-        f'<w:abstractNum w:abstractNumId="0">{level(0, form, "%1)")}</w:abstractNum>'
-        '<w:num w:numId="1"><w:abstractNumId w:val="0"/></w:num>',
-    )
-    body = "".join(item("x", 0) for _ in range(28))
-    assert texts(read("a.docx", docx_of(body, {"n.xml": ("numbering", numbering)})))[-1] == f"{last}) x"
-
-
 OPEN_TEXT = (
     '<office:document xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
     'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" '

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
-from making.office_files import rewritten, saved
+from making.office_files import rewritten
 from making.pdf import pdf_bytes
 
 from edge.apps.documents import archive
@@ -45,13 +44,6 @@ def test_pdf_paragraphs_headings_and_pages(read: Read) -> None:
         (1, 5, 5, "prose", floods, "Another paragraph."),
         (3, 1, 1, "prose", floods, "The third page."),
     ]
-
-
-def test_pdf_dot_leaders_are_cut_short(read: Read) -> None:
-    document = read(
-        "a.pdf", pdf_bytes([[(72, 720, 11, "Introduction . . . . . . . . . . . . . 5"), (72, 700, 11, "Two....... 7")]])
-    )
-    assert document.blocks[0].text == "Introduction … 5\nTwo … 7"
 
 
 def test_pdf_damage_is_said(read: Read) -> None:
@@ -125,16 +117,6 @@ def test_pptx(read: Read, samples: dict[str, bytes]) -> None:
     ]
 
 
-def test_pptx_slides_come_in_the_order_they_are_shown(read: Read, samples: dict[str, bytes]) -> None:
-    import pptx
-
-    deck = pptx.Presentation(io.BytesIO(samples["talk.pptx"]))
-    order = deck.slides._sldIdLst
-    order.insert(0, order[1])
-    found = [(b.page, b.text) for b in read("a.pptx", saved(deck)).blocks if b.kind == "heading"]
-    assert found == [(1, "Levels"), (2, "Why rivers flood")]
-
-
 def test_a_missing_slide_costs_only_itself(read: Read, samples: dict[str, bytes]) -> None:
     second = rewritten(samples["talk.pptx"], "ppt/slides/slide2.xml", lambda _: None)
     document = read("a.pptx", second)
@@ -145,17 +127,6 @@ def test_a_missing_slide_costs_only_itself(read: Read, samples: dict[str, bytes]
 
 
 # EPUB
-
-
-def test_epub(read: Read) -> None:
-    document = read("a.epub", epub_bytes([CHAPTER.format("One", "First."), CHAPTER.format("Two", "Second\nhere.")]))
-    assert document.title == "A book"
-    assert shape(document) == [
-        (1, 2, 2, "heading", ("One",), "One"),
-        (1, 3, 3, "paragraph", ("One",), "First."),
-        (2, 2, 2, "heading", ("Two",), "Two"),
-        (2, 3, 4, "paragraph", ("Two",), "Second\nhere."),
-    ]
 
 
 def test_epub_that_names_a_file_outside_is_damaged(read: Read) -> None:

@@ -242,15 +242,6 @@ def read_units(cut: Cut, name: str, data: str | bytes) -> list[Unit]:
     return found
 
 
-def test_pieces_of_a_long_block_keep_their_kinds(cut: Cut) -> None:
-    docstring = "\n\n".join(f"    The paragraph {number} tells how rivers rise and fall." for number in range(60))
-    text = f'def ask():\n    """Begins.\n\n{docstring}\n    """\n    return 1\n'
-    found = read_units(cut, "a.py", text)
-    assert [unit.kind for unit in found] == ["code", *["docstring"] * 61, "code"]
-    fence = "\n".join(f"x{number} = f({number})" for number in range(300))
-    assert {unit.kind for unit in read_units(cut, "a.md", f"~~~\n{fence}\n\n\n\n\nlast()\n~~~\n")} == {"code"}
-
-
 def test_a_list_of_options_is_cut_between_its_rows(cut: Cut) -> None:
     rows = [f"--option-{number}      does what its name says, in a few words" for number in "abcdefghijklmnopqrst"]
     text = "\n".join(rows)

@@ -182,10 +182,6 @@ def test_what_the_standard_parser_refuses_is_refused(text: str) -> None:
     assert accepted == valid
 
 
-def test_a_line_end_inside_a_string_counts() -> None:
-    assert [(leaf.value, leaf.line) for leaf in leaves('{"a": "x\ny",\n"b": 1}')] == [("x\ny", 1), ("1", 3)]
-
-
 def test_json_records_and_paths(read: Read, samples: dict[str, bytes]) -> None:
     document = read("a.json", samples["data.json"])
     assert shape(document) == [
@@ -196,11 +192,6 @@ def test_json_records_and_paths(read: Read, samples: dict[str, bytes]) -> None:
     assert [block.path for block in document.blocks] == [("rivers",), ("rivers",), ()]
     document = read("b.json", '{"db": {"host": {"name": "a"}}, "tags": ["x"]}')
     assert [text for *_, text in shape(document)] == ["db.host.name: a", "tags[0]: x"]  # in one passage, later
-
-
-def test_json_that_is_none_is_text(read: Read) -> None:
-    assert shape(read("a.json", '// settings\n{"a": 1,}\n')) == [(1, 2, "lines", '// settings\n{"a": 1,}')]
-    assert shape(read("a.json", "[" * 5000)) == [(1, 1, "prose", "[" * 5000)]
 
 
 def test_json_lines(read: Read) -> None:

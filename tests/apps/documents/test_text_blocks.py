@@ -18,7 +18,6 @@ from edge.apps.documents.decoding import decode
 from edge.apps.documents.file_types import choose, load
 from edge.apps.documents.markdown import markdown_blocks
 from edge.apps.documents.opened import OpenedFile
-from edge.errors import InputError
 from tests.apps.documents.conftest import Read
 
 SUFFIXES = ("txt", "md", "rst", "py", "c", "yaml")
@@ -86,16 +85,6 @@ def shape(document: DocumentBlocks) -> list[tuple[int, int, str, tuple[str, ...]
     return [(block.line_start, block.line_end, block.kind, block.path) for block in document.blocks]
 
 
-def test_plain_text(read: Read) -> None:
-    text = "Rivers\n======\n\nOne\nparagraph.\n\n\x0cNext page.\n\nLevels\n------\n1997\n\n| not a title\n---\n"
-    assert shape(read("a.txt", text)) == [
-        (1, 2, "heading", ("Rivers",)), (4, 5, "prose", ("Rivers",)), (7, 7, "prose", ("Rivers",)),
-        (9, 10, "heading", ("Rivers", "Levels")), (11, 11, "prose", ("Rivers", "Levels")),
-        (13, 14, "lines", ("Rivers", "Levels")),
-    ]  # fmt: skip
-    assert read("a.txt", text).title == "Rivers"
-
-
 def test_markdown(read: Read) -> None:
     text = (
         "---\ntitle: 'The title'\n---\n\nIntro with a\nsecond line.\n\nFirst *heading* [x](y)\n===\n- one\n- two\n\n"
@@ -147,11 +136,6 @@ def test_python(read: Read) -> None:
     ]  # fmt: skip
 
 
-def test_a_coding_cookie_counts(read: Read) -> None:
-    document = read("a.py", "# -*- coding: iso-8859-2 -*-\nname = 'źródło'\n".encode("iso8859_2"))  # type: ignore[arg-type]
-    assert "źródło" in document.blocks[0].text
-
-
 @pytest.mark.parametrize(
     ("suffix", "source", "name"),
     [
@@ -175,18 +159,6 @@ def test_a_coding_cookie_counts(read: Read) -> None:
 def test_heads_of_functions_and_types(read: Read, suffix: str, source: str, name: str) -> None:
     document = read(f"a.{suffix}", source + "  body\n")
     assert document.blocks[0].path == ((name,) if name else ())
-
-
-def test_other_code_is_cut_at_the_margin_after_blank_lines(read: Read) -> None:
-    text = "/* about */\nint a(void)\n{\n    x;\n\n    y;\n\n}\n\nint b(void)\n{\n}\n"
-    assert shape(read("a.c", text)) == [(1, 8, "code", ("a",)), (10, 12, "code", ("b",))]
-    other = "def f(x):\n    print x\n\ndef g(x):\n    exec x\n"
-    assert shape(read("a.py", other)) == [(1, 2, "code", ("f",)), (4, 5, "code", ("g",))], "an older Python"
-
-
-def test_minified_code_is_left_out(read: Read) -> None:
-    with pytest.raises(InputError, match="minified"):
-        read("a.js", "var a=1;" * 2000)
 
 
 @pytest.mark.parametrize("hostile", ["a" + "*" * 280, "a* " * 90, "const " * 40, "x(" * 100, "[" * 280, "create " * 35])
