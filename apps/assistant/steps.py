@@ -194,7 +194,7 @@ class Steps:
         checked = question if self.options.check and passages else None
         return self.showing.whole(text, passages, question=checked, judge=self._judge(question, passages))
 
-    def answer(self, prompt: StepPrompt, passages: Sequence[Hit], *, ahead: Sequence[str] = ()) -> Iterator[str]:
+    def answer(self, prompt: StepPrompt, passages: Sequence[Hit]) -> Iterator[str]:
         """Yields an answer piece by piece, as it is shown. `NotInDocuments` without passages, or if the generator finds
         no answer; `InputError` if none fits the context, or the reply was nothing but thinking."""
         if not passages:
@@ -202,7 +202,7 @@ class Steps:
         text: GrowingText | None = None
         if self.generator.follows_instructions:
             passages = newest_first(passages)
-        with closing(self.stream(prompt, passages, ahead=ahead, sampling=self.sampling(prompt))) as pieces:
+        with closing(self.stream(prompt, passages, sampling=self.sampling(prompt))) as pieces:
             for piece in pieces:
                 if text is None:  # `given` is known only once the generation has begun
                     judge = self._judge(prompt.question, self.given)

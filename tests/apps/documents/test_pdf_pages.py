@@ -200,6 +200,17 @@ def test_words_are_apart_as_far_as_their_letters(read: Read, operators: str, exp
     assert block.text == expected
 
 
+def test_a_page_is_looked_at_as_a_whole_if_some_of_its_letters_are_apart(read: Read) -> None:
+    """Lines that are drawn like the others, and one that is not."""
+    operators = "[(No) -220 (r) -220 (t) -220 (h ) -220 (D) -220 (r) -220 (i) -220 (v) -220 (e)] TJ"
+    for count, plain, expected in ((30, [], "North Drive"), (1, ["A plain line"] * 29, "North Drive")):
+        texts = ["X" * len(operators)] * count
+        data = pdf_bytes([[(72, 760 - 14 * at, 10, text) for at, text in enumerate([*plain, *texts])]])
+        data = data.replace(b"(%s) Tj" % texts[0].encode(), operators.encode().ljust(len(operators) + 5))
+        shown = "\n".join(block.text for block in read("a.pdf", data).blocks).split("\n")
+        assert shown == [*plain, *[expected] * count]
+
+
 def test_lines_below_letters_beyond_the_basic_plane_are_at_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library counts in UTF-16."""
     from pypdfium2 import raw
