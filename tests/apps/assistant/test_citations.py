@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,13 +31,6 @@ from edge.runtimes.generation.openai_http import OpenAIGenerator
 def read(citations: Citations, passages: list[Hit], *pieces: str) -> str:
     reader = citations.reader(passages)
     return "".join([*(reader.feed(piece) for piece in pieces), reader.finish()])
-
-
-def test_passages_are_numbered_as_they_are_first_referred_to(hit: Callable[..., Hit]) -> None:
-    citations, passages = Citations(), [hit(i, f"Text {i}.") for i in range(4)]
-    assert read(citations, passages, "A [3]. B [1][3]. C [2].") == "A [1]. B [2][1]. C [3]."
-    found = citations.of("A [1]. B [2][1]. C [3].")
-    assert [(c.number, c.id) for c in found] == [(1, 2), (2, 0), (3, 1)]
 
 
 @pytest.mark.parametrize(
@@ -82,14 +74,6 @@ def test_a_passage_that_grows_between_rounds_is_cited_as_it_is_then(hit: Callabl
         assert read(citations, passages, "The warranty is six years [1].") == "The warranty is six years [1]."
         (citation,) = citations.of("The warranty is six years [1].")
         assert (citation.line, citation.line_end, citation.quote) == (72, 73, "The warranty is six years.")
-
-
-def test_a_text_goes_back_into_a_prompt_with_the_prompts_numbers(hit: Callable[..., Hit]) -> None:
-    citations, passages = Citations(), [hit(i, f"Text {i}.") for i in range(3)]
-    shown = read(citations, passages, "A [3]. B [1].")
-    assert shown == "A [1]. B [2]."
-    assert citations.prompted(shown, [passages[0], passages[2]]) == "A [2]. B [1]."
-    assert citations.prompted(shown, [passages[2]]) == "A [1]. B."
 
 
 def test_what_is_the_documents_own_stays_in_a_prompt(hit: Callable[..., Hit]) -> None:
@@ -399,12 +383,6 @@ def test_for_a_server_it_is_estimated_as_it_estimates() -> None:
 
 def test_no_documents_are_all_that_is_read(generator: Any) -> None:
     assert documents_read(generator(str, context=1), MESSAGES, [], SAMPLING) == 0
-
-
-def test_numbers_say_what_is_too_long(generator: Any) -> None:
-    with pytest.raises(InputError) as raised:
-        documents_read(generator(str, context=29), MESSAGES, [Document("1", "a b c", "d")], SAMPLING)
-    assert [int(number) for number in re.findall(r"\d+", str(raised.value))] == [1, 29, 18, 7, 5]
 
 
 def test_passages_of_several_collections_are_told_apart(hit: Any) -> None:

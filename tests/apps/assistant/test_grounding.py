@@ -308,21 +308,6 @@ def test_an_unsupported_sentence_is_replaced_by_the_passages_own(checked: Callab
     assert checked("The deposit is 30 euros.") == f"{QUOTED} [2]", "nothing is cited: all passages are asked"
 
 
-def test_what_nothing_says_is_marked(checked: Callable[..., str]) -> None:
-    said = checked("A cat weighs 4 kilograms. [1]", question="How heavy are cats?")
-    assert said == "A cat weighs 4 kilograms. [1] (not in the passages: 4 kilograms)"
-
-
-def test_sentences_are_shown_as_soon_as_they_have_ended(hit: Callable[..., Hit]) -> None:
-    grounding = Grounding(ASKED, [hit(1, LEASE)])
-    assert grounding.feed("The rent is 870 euros.") == ""
-    assert grounding.feed(" [1]") == ""
-    assert grounding.feed(" It") == "The rent is 870 euros. [1] "
-    assert grounding.feed(" is due in ") == ""
-    assert grounding.finish() == "It is due in "
-    assert grounding.unsupported == []
-
-
 def test_code_is_left_alone(checked: Callable[..., str]) -> None:
     text = "Run this:\n```\nx = 99 apples. Bananas\n```\nThat is all. [1]"
     assert checked(text) == text

@@ -96,14 +96,6 @@ def ask_it(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return run
 
 
-def test_an_interrupted_answer_is_json_all_the_same(assistant: Any, ask_it: Any) -> None:
-    result = ask_it(assistant({2: ctrl_c}), "--json")
-    document = json.loads(result.stdout)
-    assert document["text"] == "word0 word1"
-    assert document["stats"]["interrupted"] is True
-    assert result.return_value == ask.INTERRUPTED
-
-
 def test_interrupted_before_its_first_word_an_answer_has_no_sources(assistant: Any, ask_it: Any) -> None:
     result = ask_it(assistant({0: ctrl_c}))
     assert (result.stdout, result.return_value) == ("", ask.INTERRUPTED)

@@ -114,29 +114,6 @@ def test_a_part_without_an_answer_leaves_the_question_whole(steps: Make, generat
     assert made.probability == made.rounds[-1].best
 
 
-def test_the_less_certain_part_counts(steps: Make, generator: Any, library: Any) -> None:
-    made = steps(generator(scripted({PLACES: "In spring [1]."})), min_relevance=None)
-    read = library.read
-
-    def reading(question: str, hits: Any) -> Any:
-        library.judged = (0.9 if "flood" in question else 0.4, 0.7)
-        return read(question, hits)
-
-    library.read = reading
-    answered("plain", made, PLACES)
-    assert made.probability == 0.4
-
-
-def test_below_the_floor_nothing_is_generated(steps: Make, generator: Any) -> None:
-    said = generator(scripted({}))
-    made = steps(said)
-    with pytest.raises(NotInDocuments):
-        answered("plain", made, "Which volcano erupted?")
-    assert said.requests == []
-    assert made.rounds[0].passages == ()
-    assert made.rounds[0].below > 0
-
-
 @pytest.mark.parametrize("reply", [REFUSAL, f" {REFUSAL.lower()}. ", f'"{REFUSAL}"', "Not in\nthe documents"])
 def test_a_refusal_of_the_generator_is_not_shown(steps: Make, generator: Any, reply: str) -> None:
     shown: list[str] = []
@@ -196,15 +173,6 @@ def test_iterative_narrows_until_it_is_enough(steps: Make, generator: Any, libra
     assert len(library.calls("lookahead")) == 6, "each generation before a retrieval looks ahead"
 
 
-def test_iterative_ends_after_its_rounds(steps: Make, generator: Any) -> None:
-    said = generator(
-        scripted({"completely": "no", "look up next": QUESTION, "so far": "In spring [1].", READ: "Spring."})
-    )
-    made = steps(said, "iterative", rounds=2)
-    answered("iterative", made)
-    assert len(made.rounds) == 2
-
-
 def test_iter_retgen_searches_with_its_own_drafts(steps: Make, generator: Any, library: Any) -> None:
     said = generator(scripted({QUESTION: ["It floods [1].", "Snow melts [1].", "In spring [1]."]}))
     made = steps(said, "iter-retgen", rounds=3)
@@ -233,12 +201,6 @@ def test_flare_stops_retrieving_after_its_rounds(steps: Make, generator: Any, li
     said.sure = lambda word: math.log(0.1)
     answered("flare", steps(said, "flare", rounds=2, max_tokens=20, check=False))
     assert len(library.calls("search")) == 3, "one for the question, two for doubts"
-
-
-def test_flare_ends_when_there_is_nothing_to_show(steps: Make, generator: Any) -> None:
-    said = generator(lambda messages, documents: f"{begun(messages)} [9]" if begun(messages) else "In spring [1]. [9]")
-    assert answered("flare", steps(said, "flare")) == "In spring [1]."
-    assert len(said.requests) == 2
 
 
 def test_flare_counts_the_tokens_it_writes(steps: Make, generator: Any) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from edge.apps.assistant.pipelines import INTERVAL, PIPELINES
 from edge.apps.assistant.question import LONGEST, check_question, courtesy, judged_question, refers_back
-from edge.apps.assistant.retrieval import Retrieval
 from edge.apps.assistant.units import WORDS, units, windows
 from edge.apps.documents.kinds import HEADING, SENTENCE
 from edge.errors import InputError
@@ -91,11 +90,6 @@ def test_every_pipeline_judges_a_long_question_by_its_asking_sentence(
     list(PIPELINES[name](MAIL + QUESTION, made))
     assert {judged.partition("?")[0] + "?" for judged, _, _ in library.calls("rerank")} == {QUESTION}
     assert made.rounds[0].passages, "no passage has half of the words of the mail"
-
-
-def test_a_long_question_is_looked_for_as_a_whole_and_by_its_asking_sentence() -> None:
-    assert Retrieval.asked(QUESTION) == Retrieval.of(QUESTION)
-    assert Retrieval.asked(MAIL + QUESTION) == Retrieval(MAIL + QUESTION, (QUESTION, MAIL + QUESTION))
 
 
 def test_what_cannot_be_judged_by_is_refused() -> None:
@@ -191,24 +185,6 @@ def test_items_of_a_list_stay_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    "table",
-    [
-        "| Tool | First word |\n|---|:-:|\n| ours | 0.72 s |\n| theirs | none |",
-        "Tool | First word\nours | 0.72 s\ntheirs | none",
-    ],
-)
-def test_rows_of_a_table_carry_the_names_of_their_columns(table: str) -> None:
-    found = units(f"These are the times that were measured:\n\n{table}\n\nThey were measured once.")
-    assert [(unit.kind, unit.text) for unit in found] == [
-        ("sentence", "These are the times that were measured:"),
-        ("heading", "Tool, First word"),
-        ("row", "Tool: ours, First word: 0.72 s"),
-        ("row", "Tool: theirs, First word: none"),
-        ("sentence", "They were measured once."),
-    ]
-
-
-@pytest.mark.parametrize(
     "line",
     [
         "Home | Products | Support | Contact",
@@ -226,21 +202,6 @@ def test_menus_are_not_quoted(line: str) -> None:
     text = f"{line}\n\nThe museum opens at nine on weekdays.\n"
     assert kinds(text)[0][0] == "navigation"
     assert quoted(text) == ["The museum opens at nine on weekdays."]
-
-
-@pytest.mark.parametrize(
-    "line", ["Range: 5 | 10 | 15 metres.", "The price is 5 > 3, says he.", "See the page - it is long - and the other."]
-)
-def test_sentences_with_bars_are_no_menus(line: str) -> None:
-    assert kinds(line)[0][0] != "navigation"
-
-
-def test_labels_do_not_continue_the_line_before() -> None:
-    text = (
-        "Batteries: collection boxes in every supermarket and in the town hall of the city\n"
-        "Glass: containers by colour, blue counts as green"
-    )
-    assert len(quoted(text)) == 2
 
 
 def test_a_lone_question_mark_ends_no_sentence() -> None:
@@ -297,11 +258,6 @@ def test_a_heading_of_more_words_than_a_window_is_read_as_a_sentence() -> None:
         text = f"{heading}\n\nThe rent is due at once."
         above, below = units(text, ((HEADING + 1, len(heading)), (SENTENCE, len(text))))
         assert (above.kind, below.heading) == (kind, heading if kind == "heading" else "")
-
-
-def test_code_stays_with_the_words_that_lead_up_to_it() -> None:
-    words = " ".join(["word"] * 50)
-    assert shown(f"It is {words}. Run this:\n    install(it);\n    and(" + "x, " * 10 + ");\n")[0].endswith(");")
 
 
 def test_menus_and_empty_sections_are_not_shown() -> None:

@@ -15,17 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive.waiting import PATIENCE_S
 
-from edge.apps.assistant import prompts, replies
+from edge.apps.assistant import prompts
 from edge.apps.assistant.answer import CLOSEST, NOT_FOUND, Answer
 from edge.apps.assistant.assistant import AnswerStream, Texts, Turns, Writing
 from edge.apps.assistant.generator import QuotingGenerator
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.prompts import REFUSAL
 from edge.apps.assistant.reading import ANSWER, EXACT, LIKELY, PassageReader
-from edge.apps.assistant.replies import GeneratorClock, Refusal, Thinking
+from edge.apps.assistant.replies import Refusal, Thinking
 from edge.errors import InputError
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
-from edge.runtimes.generation.extractive import Quoted
 from edge.runtimes.reader import Span
 
 
@@ -96,13 +95,6 @@ def test_a_thought_before_the_reply_is_left_out(written: str, reply: str) -> Non
     assert reply_of(*written) == reply, "character by character"
 
 
-def test_tokens_keep_their_probability() -> None:
-    thinking = Thinking()
-    assert thinking.feed(Piece("<", 1, -0.5)) == []
-    assert thinking.feed(Piece("b>", 2, -0.25)) == [Piece("<", 1, -0.5), Piece("b>", 2, -0.25)]
-    assert thinking.feed(Piece(" c", 3, -1.0)) == [Piece(" c", 3, -1.0)]
-
-
 def read_in_pieces(pieces: Sequence[str]) -> tuple[str, bool]:
     refusal = Refusal()
     shown = "".join([refusal.feed(piece) for piece in pieces])
@@ -131,14 +123,6 @@ def test_an_answer_is_shown_whole(places: list[int], reply: str) -> None:
 @pytest.mark.parametrize("reply", ["It is 4 m long.", "Notes say so."])
 def test_an_answer_is_shown_as_soon_as_it_differs(reply: str) -> None:
     assert Refusal().feed(reply) == reply
-
-
-def test_only_the_generators_own_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter((0, 5, 105, 107, 207, 207))
-    monkeypatch.setattr(replies, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
-    clock = GeneratorClock()
-    assert len(list(clock.timed(Piece(text) for text in "ab"))) == clock.count == 2
-    assert (clock.first, clock.seconds) == (5, 7)
 
 
 Open = Callable[..., AnswerStream]
@@ -374,13 +358,6 @@ def test_a_unit_that_is_less_certain_is_shown_with_the_words_around_it() -> None
     )
 
 
-def test_below_the_cost_of_a_wrong_answer_the_nearest_passage_is_shown_as_such() -> None:
-    text = f"Dry {'bread ' * 60}is old. {RIVER} Old {'ice ' * 60}goes."
-    shown = said(Models(("in spring", ANSWER - 0.01)), text)
-    assert shown.startswith(f"{CLOSEST}\n")
-    assert shown.endswith("Ice floats. The river floods in spring. [1] Bread needs flour.")
-
-
 def test_the_same_passages_are_read_once_and_by_the_sentence_that_asks() -> None:
     models = Models(("in spring", 0.9))
     reader = PassageReader(models)  # type: ignore[arg-type]
@@ -432,16 +409,6 @@ def test_a_passage_in_an_unknown_language_hides_no_answer_of_another_one() -> No
 
 def test_without_passages_nothing_is_said() -> None:
     assert said(Models()) == ""
-
-
-def test_quoted_words_are_told_from_marks() -> None:
-    generator: Any = QuotingGenerator(PassageReader(Models(("[3]", 0.9))))  # type: ignore[arg-type]
-    pieces = list(generator.stream([Message("user", QUESTION)], Sampling(), documents=[Document("1", "See [3].")]))
-    assert [(piece.text, isinstance(piece, Quoted)) for piece in pieces] == [
-        ("See", True),
-        (" [3].", True),
-        (" [1]", False),
-    ]
 
 
 @pytest.mark.parametrize("probability", [EXACT, ANSWER, ANSWER - 0.1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -83,16 +82,6 @@ def test_a_prompt_is_expected_to_take_what_will_be_computed_of_it(library: Any, 
     assert expected.mean == pytest.approx(100 * 0.01 + 900 * 0.001 + 2 * 0.01)
 
 
-def test_a_text_is_embedded_once_for_all_predictions_and_searches_of_an_answer(
-    steps: Make, library: Any, generator: Any
-) -> None:
-    made = steps(generator(lambda messages, documents: "Snow."))
-    for _ in range(3):
-        made.write(prompts.hypothetical(QUESTION), ahead=[QUESTION])
-    made.retrieve(QUESTION)
-    assert library.calls("embed") == [(QUESTION,)]
-
-
 def test_a_window_protects_what_it_fetched_until_the_search_is_over(steps: Make, library: Any, generator: Any) -> None:
     made = steps(generator(lambda messages, documents: "Snow."))
     made.write(prompts.hypothetical(QUESTION), ahead=[QUESTION])
@@ -132,13 +121,6 @@ def test_cancelling_ends_at_the_next_step(steps: Make, library: Any, generator: 
     assert library.log == []
 
 
-def test_closing_a_stream_ends_the_generation(steps: Make, generator: Any) -> None:
-    said = generator(lambda messages, documents: "one two three")
-    with closing(steps(said).stream(prompts.hypothetical(QUESTION))) as stream:
-        assert next(stream).text == "one"
-    assert said.closed == 1
-
-
 def test_the_mean_of_a_querys_texts_is_searched(steps: Make, library: Any, generator: Any) -> None:
     made = steps(generator(str))
     vectors = library.embed_queries(["river flood", "melting snow"])
@@ -147,13 +129,6 @@ def test_the_mean_of_a_querys_texts_is_searched(steps: Make, library: Any, gener
     made.retrieve(QUESTION, [Retrieval("flood", ("river flood", "melting snow"))])
     assert np.allclose(library.vectors[-1], mean)
     assert made.rounds[0].queries == ("river flood + melting snow",)
-
-
-def test_results_of_several_queries_are_fused_and_ranked_once(steps: Make, library: Any, generator: Any) -> None:
-    made = steps(generator(str), pool=4)
-    made.retrieve(QUESTION, [Retrieval.of("bread flour"), Retrieval.of("Anna Berg")])
-    assert len(library.calls("search")) == 2
-    assert library.calls("rerank") == [(QUESTION, 4, 4)]
 
 
 @pytest.mark.parametrize(
@@ -175,22 +150,6 @@ def test_more_passages_are_judged_than_a_language_model_is_given(
     assert [found.id for found in made.retrieve(QUESTION)] == [found.id for found in hits[:given]]
     assert judged == [read]
     assert made.rounds[0].below == 0
-
-
-def test_sub_questions_are_searched_as_one_batch(steps: Make, library: Any, generator: Any) -> None:
-    made = steps(generator(str))
-    found = made.retrieve_each([QUESTION, "Who was born in Kell?", "What does bread need?"])
-    assert library.batches == [3]
-    assert [hits[0].id for hits in found] == [
-        made.retrieve(asked)[0].id for asked in (QUESTION, "Who was born in Kell?", "What does bread need?")
-    ]
-
-
-def test_without_reranking_there_is_no_floor(steps: Make, library: Any, generator: Any) -> None:
-    made = steps(generator(str), rerank=False, min_relevance=1.0)
-    assert len(made.retrieve("Which volcano erupted?")) == 4
-    assert library.calls("rerank") == []
-    assert made.rounds[0].best is None
 
 
 def test_the_user_decides_how_answers_are_sampled_and_nothing_else(steps: Make, generator: Any) -> None:
@@ -223,13 +182,6 @@ def test_passages_that_do_not_fit_are_not_cited(steps: Make, generator: Any, hit
     assert [c.id for c in made.showing.citations.of(text)] == [0, 1]
     assert made.given == passages[:2]
     assert made.trace.snapshot()["assistant.dropped"] == 1
-
-
-def test_an_answer_without_marks_names_only_what_was_read(steps: Make, generator: Any, hit: Any) -> None:
-    passages = [hit(i, f"Text number {i}.") for i in range(3)]
-    made = steps(generator(lambda *_: "Nothing marked.", context=room_for(passages[0])), max_tokens=20)
-    text = "".join(made.answer(prompts.answer(QUESTION), passages))
-    assert [c.id for c in made.showing.citations.of(text, made.given)] == [0]
 
 
 def test_passages_change_places_where_that_is_allowed_and_keep_their_marks(

@@ -15,6 +15,7 @@ from edge.apps.collection.collection import Collection
 from edge.config import Config
 
 Make = Callable[..., Collection]
+Check = Callable[[Collection], None]
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +73,11 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path.resolve() / "files")
 
 
+def names(collection: Collection) -> list[str]:
+    """The names of its files, in the order of their paths."""
+    return [Path(file.path).name for file in collection.files()]
+
+
 RIVER = "# Rivers\n\nThe river floods in spring, when the snow melts in the mountains.\n"
 BREAD = "# Bread\n\nBread needs time, flour, water and salt.\n"
 ICE = "Old ice looks blue because it holds no air.\n"
@@ -88,7 +94,7 @@ def small(folder: Folder) -> Folder:
 
 
 @pytest.fixture
-def consistent() -> Callable[[Collection], None]:
+def consistent() -> Check:
     """Asserts that files, chunks, full text and vectors of a collection tell the same."""
     return _consistent
 

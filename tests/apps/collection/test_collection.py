@@ -7,7 +7,6 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,7 @@ import pytest
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.filters import Filters
 from edge.errors import InputError
-
-Make = Callable[..., Collection]
-Check = Callable[[Collection], None]
-
-
-def paths(collection: Collection) -> list[str]:
-    return [Path(file.path).name for file in collection.files()]
+from tests.apps.collection.conftest import Check, Make, names
 
 
 def test_index_search_and_index_again(collection: Collection, small: Any, consistent: Check) -> None:
@@ -145,7 +138,7 @@ def test_files_that_went_or_are_ignored_now_are_removed(collection: Collection, 
     small.write(".gitignore", "kitchen/\n")
     report = collection.index(small.path)
     assert (report.removed, report.unchanged) == (2, 1)
-    assert paths(collection) == ["rivers.md"]
+    assert names(collection) == ["rivers.md"]
     assert all("bread" not in hit.text.lower() for hit in collection.search("bread flour", 10))
     os.remove(small.path / ".gitignore")
     assert collection.index(small.path).indexed == 1
@@ -361,15 +354,13 @@ def test_an_unchanged_secret_leaves_when_it_is_not_asked_for(collection: Collect
     assert collection.index().unchanged == 2
     folder.write(".edgeignore", "!*.txt\n")
     assert collection.index().unchanged == 1
-    assert [Path(file.path).name for file in collection.files()] == ["note.txt"]
+    assert names(collection) == ["note.txt"]
 
 
 MARK = re.compile(r"v(\d+)")
 
 
-def test_searches_see_whole_states_while_files_change(
-    collection: Collection, folder: Any, consistent: Callable[[Collection], None]
-) -> None:
+def test_searches_see_whole_states_while_files_change(collection: Collection, folder: Any, consistent: Check) -> None:
     def write(version: int) -> None:
         for name in ("a", "b", "c"):
             paragraph = f"The river of {name} in version v{version} floods the valley. " * 30
@@ -409,7 +400,7 @@ def test_searches_see_whole_states_while_files_change(
     consistent(collection)
 
 
-def test_two_collections_on_one_directory(make: Callable[..., Collection], small: Any) -> None:
+def test_two_collections_on_one_directory(make: Make, small: Any) -> None:
     """As two processes would: each its own connections, caches and snapshots."""
     writer, reader = make(), make(read_only=False)
     writer.index(small.path)
@@ -426,7 +417,7 @@ COUNT = 1_000
 
 
 def test_a_thousand_paths_are_indexed_updated_and_removed(
-    collection: Collection, folder: Any, consistent: Callable[[Collection], None]
+    collection: Collection, folder: Any, consistent: Check
 ) -> None:
     paths = [folder.write(f"{number}.txt", f"Text {number}.") for number in range(COUNT)]
     first = collection.index(paths)

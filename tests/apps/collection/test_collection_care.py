@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from edge.apps.store.care import CheckReport, check, repair
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import CorruptBlock, StorageError
+from tests.apps.collection.conftest import Make
 
 PAGE = 4096
-Make = Callable[..., Collection]
 QUERIES = ("which river floods", "the bridge of stone", "number 17", "paragraph")
 
 

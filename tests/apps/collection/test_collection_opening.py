@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shutil
 import threading
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,10 +27,7 @@ from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import BudgetExceeded, InputError, ModelError, StorageError
 from edge.models.evidence import FILE, RESULT_SIGNALS, Evidence, Logistic, log_odds, results_name, save
-from tests.apps.collection.conftest import Folder
-
-Make = Callable[..., Collection]
-Check = Callable[[Collection], None]
+from tests.apps.collection.conftest import Folder, Make
 
 
 def test_without_reranking_the_reranker_stays_closed(make: Make, small: Any, tiny_config: Config) -> None:

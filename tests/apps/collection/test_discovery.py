@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import mailbox
-import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterable
@@ -33,6 +32,7 @@ from edge.apps.store.failures import DamagedStore
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import InputError
+from tests.apps.collection.conftest import Check, Make, names
 
 
 def paths(collection: Collection) -> list[str]:
@@ -250,13 +250,6 @@ def test_what_is_storable_is_what_utf_8_can_say(text: str) -> None:
         assert checked(text, "it") == text
 
 
-Check = Callable[[Collection], None]
-
-
-def names(collection: Collection) -> list[str]:
-    return sorted(os.path.basename(file.path) for file in collection.files())
-
-
 @pytest.mark.parametrize("stem", ["doc", "/doc"])
 def test_a_text_has_no_texts_below_it(collection: Collection, consistent: Check, stem: str) -> None:
     ids = [f"{stem}/1", f"{stem}/1/2", f"{stem}/10"]
@@ -274,7 +267,7 @@ def test_a_text_goes_before_a_folder_of_its_name(
     collection.index(["kitchen", "ice.txt"])
     collection.add(["Bread is old.", "Ice is old."], ids=["kitchen", "ice.txt"])
     assert collection.delete(["kitchen", "ice.txt"]) == 2
-    assert names(collection) == ["bread.md", "ice.txt"]
+    assert sorted(names(collection)) == ["bread.md", "ice.txt"]
     assert collection.roots == [str(small.path / "ice.txt"), str(small.path / "kitchen")]
     assert collection.delete(["kitchen", "ice.txt"]) == 2
     assert (names(collection), collection.roots) == ([], [])
@@ -296,7 +289,6 @@ def test_a_text_whose_name_is_a_path_belongs_to_no_folder(collection: Collection
     assert "note" in names(collection)
 
 
-Make = Callable[..., Collection]
 SENDERS = ("Ann Lee <ann@a.org>", "Bo <bo@b.org>", "Çağla <c@c.org>")
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from edge.apps.store.connections import WriterLock
 from edge.apps.store.rebuilding import BATCH
 from edge.config import Config
 from edge.errors import InputError, ModelError, StorageError
-
-Make = Callable[..., Collection]
+from tests.apps.collection.conftest import Make
 
 
 def kinds(collection: Collection) -> list[str]:

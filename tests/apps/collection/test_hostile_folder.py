@@ -4,17 +4,14 @@ reads without end, and nothing outside the folder is changed."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from edge.apps.collection.collection import Collection
 from edge.config import Config
 from edge.errors import ConfigError
 from edge.files.named_file import SMALL
-
-Make = Callable[..., Collection]
+from tests.apps.collection.conftest import Make
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and devices are files there alone")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from hashlib import blake2b
 from itertools import count
@@ -16,6 +15,7 @@ import pytest
 
 from edge.apps.collection.collection import Collection
 from edge.apps.store.database import Database
+from tests.apps.collection.conftest import Check, Make
 
 MARK = re.compile(r"f\d+p\d+v\d+")
 
@@ -51,7 +51,7 @@ def taken_in(collection: Collection, versions: list[dict[str, bytes]]) -> set[st
 
 
 def test_an_end_between_any_two_commits_loses_nothing(
-    make: Callable[..., Collection], folder: Any, tmp_path: Path, consistent: Callable[[Collection], None],
+    make: Make, folder: Any, tmp_path: Path, consistent: Check,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Of a run over files that are new, changed, gone, moved and the same, with more parts than one commit takes."""

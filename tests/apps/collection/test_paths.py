@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from edge.apps.collection.paths import (
 )
 from edge.apps.documents.base import Stamp
 from edge.apps.store.care import check
+from tests.apps.collection.conftest import Check, Make
 
 paths = st.lists(st.sampled_from(["a", "b", "ab", "a.b"]), min_size=1, max_size=4).map(
     lambda parts: os.sep + os.sep.join(parts)
@@ -126,9 +126,7 @@ def odd(folder: Any) -> Path:
     return found
 
 
-def test_every_file_is_known_by_a_name_of_its_own(
-    collection: Collection, odd: Path, consistent: Callable[[Collection], None]
-) -> None:
+def test_every_file_is_known_by_a_name_of_its_own(collection: Collection, odd: Path, consistent: Check) -> None:
     report = collection.index(odd)
     assert (report.indexed, report.skipped) == (7, 0)
     for name in ODD:
@@ -181,7 +179,7 @@ def dated(folder: Path, time: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("time", TIMES)
 def test_files_of_any_time_are_indexed_found_filtered_listed_and_checked(
-    make: Callable[..., Collection], tiny_config: Any, tmp_path: Path, time: int, monkeypatch: pytest.MonkeyPatch
+    make: Make, tiny_config: Any, tmp_path: Path, time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path.resolve() / "files"
     folder.mkdir()

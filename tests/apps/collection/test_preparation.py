@@ -14,7 +14,6 @@ import pytest
 from naive.waiting import PATIENCE_S, until
 
 from edge.apps.collection.catalog import Catalog, migrations
-from edge.apps.collection.collection import Collection
 from edge.apps.collection.intake import Advance, Preparation, Prepared, content_hash, promising, with_more_memory
 from edge.apps.collection.report import Tally
 from edge.apps.documents.base import Chunk, Extracted
@@ -25,7 +24,7 @@ from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, CapabilityError, InputError
 from edge.ivf.index import VectorIndex
 from edge.trace import Trace
-from tests.apps.collection.conftest import Folder, Make
+from tests.apps.collection.conftest import Check, Folder, Make
 
 
 class Texts:
@@ -280,7 +279,7 @@ def test_work_is_done_again_only_if_the_memory_was_not_enough() -> None:
 
 
 def test_a_batch_that_did_not_fit_is_written_whole_while_no_file_is_read(
-    make: Make, folder: Folder, monkeypatch: pytest.MonkeyPatch, consistent: Callable[[Collection], None]
+    make: Make, folder: Folder, monkeypatch: pytest.MonkeyPatch, consistent: Check
 ) -> None:
     """The second attempt replaces the old passages, as the first one would have done."""
     folder.write("a.md", "The river floods in spring.\n\n" * 3)

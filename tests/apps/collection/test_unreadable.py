@@ -16,6 +16,7 @@ from edge.apps.collection.collection import Collection
 from edge.apps.documents.base import Reason, Skipped
 from edge.apps.documents.extraction import Extractor
 from edge.errors import InputError
+from tests.apps.collection.conftest import Check, names
 
 Deny = Callable[..., None]
 
@@ -49,10 +50,6 @@ def deny(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deny]:
     denied.clear()
 
 
-def names(collection: Collection) -> list[str]:
-    return [Path(file.path).name for file in collection.files()]
-
-
 ALL = ["ice.txt", "bread.md", "rivers.md"]
 
 
@@ -82,7 +79,7 @@ def relative(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("why", ["denied", "too many rules"])
 def test_an_unreadable_folder_keeps_its_files(
-    collection: Collection, small: Any, deny: Deny, consistent: Callable[[Collection], None], why: str
+    collection: Collection, small: Any, deny: Deny, consistent: Check, why: str
 ) -> None:
     """Also files that its rules name, until they can be read."""
     collection.index(small.path)
@@ -106,7 +103,7 @@ def test_an_unreadable_folder_keeps_its_files(
 )
 def test_an_unreadable_file_keeps_what_was_read_of_it(
     collection: Collection, small: Any, deny: Deny, monkeypatch: pytest.MonkeyPatch,
-    consistent: Callable[[Collection], None], error: Exception | None,
+    consistent: Check, error: Exception | None,
 ) -> None:  # fmt: skip
     """One that cannot be opened, or not be read after all."""
     collection.index(small.path)

@@ -23,6 +23,7 @@ from edge.apps.collection.paths import on_the_way
 from edge.apps.collection.report import IndexReport
 from edge.apps.collection.watching import Watcher
 from edge.errors import BudgetExceeded, InputError, StorageError
+from tests.apps.collection.conftest import Check
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +134,7 @@ def test_polling(collection: Collection, small: Any) -> None:
 
 
 def test_folders_that_come_and_go_and_rules_that_change(
-    collection: Collection, small: Any, tmp_path: Path, consistent: Callable[[Collection], None]
+    collection: Collection, small: Any, tmp_path: Path, consistent: Check
 ) -> None:
     collection.index(small.path)
     elsewhere = tmp_path / "elsewhere" / "inner"

@@ -295,13 +295,8 @@ def test_a_project_s_collection_indexes_only_the_project_by_itself(edge: Edge, f
     [
         (["search", " "], "query is empty"),
         (["search", "river", "-n", "0"], "must be 1 to 10,000"),
-        (["search", "river", "-n", "999999999999"], "must be 1 to 10,000"),
         (["search", "half \udcff"], "not valid Unicode"),
-        (["search", "river", "--filter", "before:9999-12-31"], "from 1678 to 2261"),
-        (["index", "half \udcff"], "not valid Unicode"),
-        (["remove", "half \udcff"], "not valid Unicode"),
         (["index", ""], "a path is empty"),
-        (["remove", ""], "a path is empty"),
         (["remove", "notes.txt", ""], "a path is empty"),
         (["search", "river", "--filter", "colour:red"], "no filter"),
         (["search", "river", "--memory", "lots"], "lots"),

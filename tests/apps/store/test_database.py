@@ -39,8 +39,7 @@ def test_a_write_is_seen_as_a_whole_or_not_at_all(database: Database) -> None:
     with pytest.raises(apsw.ConstraintError), database.write() as db:
         db.executemany("INSERT INTO notes(text) VALUES (?)", [("two",), (None,)])
     with pytest.raises(apsw.ConstraintError), database.write() as db:  # at the commit
-        db.execute("PRAGMA defer_foreign_keys = ON; CREATE TABLE tags(note REFERENCES notes(id))")
-        db.execute("INSERT INTO tags VALUES (7)")
+        db.execute("PRAGMA defer_foreign_keys = 1; CREATE TABLE tags(n REFERENCES notes); INSERT INTO tags VALUES (7)")
     assert texts(database) == ["one"]
 
 
