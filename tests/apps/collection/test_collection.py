@@ -83,22 +83,6 @@ def test_only_what_changed_is_embedded(
     consistent(collection)
 
 
-def test_a_file_that_was_touched_or_moved_keeps_its_vectors(
-    collection: Collection, small: Any, consistent: Check
-) -> None:
-    collection.index(small.path)
-    os.utime(small.path / "ice.txt", ns=(10**18, 10**18))
-    touched = collection.index(small.path)
-    assert (touched.indexed, touched.unchanged, touched.chunks) == (0, 3, 0)
-    assert collection.index(small.path).unchanged == 3
-    (small.path / "elsewhere").mkdir()
-    os.rename(small.path / "rivers.md", small.path / "elsewhere" / "rivers.md")
-    moved = collection.index(small.path)
-    assert (moved.indexed, moved.removed, moved.chunks, moved.reused) == (1, 1, 1, 1)
-    assert moved.embed_s < 0.001
-    consistent(collection)
-
-
 @pytest.mark.parametrize("way", ["written in place", "another file moved there"])
 def test_a_file_with_the_same_size_and_time_is_read_again(collection: Collection, folder: Any, way: str) -> None:
     note = folder.path / "note.txt"
@@ -156,21 +140,6 @@ def test_one_bad_file_is_recorded_and_stops_nothing(collection: Collection, smal
     small.write("broken.pdf", "not a PDF any more")
     assert collection.index(small.path).failed == 0
     consistent(collection)
-
-
-def test_what_failed_is_tried_again_when_asked(
-    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from edge.apps.documents.extraction import Extractor
-
-    def fail(self: Extractor, path: Path, following: Any) -> Any:
-        raise InputError("took longer than 20 seconds to read")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Extractor, "extract", fail)
-        assert collection.index(small.path).failed == 3
-    assert collection.index(small.path).failed == 3
-    assert collection.index(small.path, retry=True).indexed == 3
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(
@@ -267,18 +236,6 @@ def test_roots_may_lie_in_each_other(collection: Collection, small: Any, consist
     assert collection.roots == [str(small.path), str(small.path / "kitchen"), str(single)]
     os.remove(single)
     assert collection.index().missing == (str(single),)
-    consistent(collection)
-
-
-def test_what_is_deleted_is_gone_for_good(collection: Collection, small: Any, consistent: Check) -> None:
-    collection.index(small.path)
-    assert collection.delete(small.path / "ice.txt") == 1
-    assert collection.delete(small.path / "ice.txt") == 0
-    assert collection.roots == [str(small.path)]
-    assert collection.delete(str(small.path / "kitchen")) == 1
-    assert collection.delete(small.path) == 2  # the picture, which was only noted, counts too
-    assert collection.roots == []
-    assert collection.search("river", 5) == []
     consistent(collection)
 
 

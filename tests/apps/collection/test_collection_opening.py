@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from edge.apps.assistant.units import units
 from edge.apps.collection.care import CollectionCare, place_of
 from edge.apps.collection.catalog import migrations
 from edge.apps.collection.collection import DATABASE, Collection
-from edge.apps.collection.hits import Hit, hit_from_json, merge
+from edge.apps.collection.hits import Hit, merge
 from edge.apps.store.backup import Store, back_up, restore
 from edge.apps.store.care import check
 from edge.apps.store.database import Database, set_setting
@@ -38,18 +37,6 @@ def test_without_reranking_the_reranker_stays_closed(make: Make, small: Any, tin
     assert hits[0].stages.fused_rank == 1
     with pytest.raises(ModelError, match="absent"):
         reader.search("river", 3)
-
-
-def test_stages_tell_how_a_hit_came_about(collection: Collection, small: Any) -> None:
-    collection.index(small.path)
-    hits = collection.search("river flood", 3)
-    hit = next(hit for hit in hits if hit.path.endswith("rivers.md"))
-    assert hit.stages.lexical_rank == 1
-    assert hit.stages.vector_rank in (1, 2, 3)
-    assert hit.stages.reranker is not None
-    assert 0 <= hit.stages.reranker <= 1
-    fused = [hit.stages.fused_rank for hit in collection.search("river flood", 3, rerank=False)]
-    assert fused == [1, 2, 3]
 
 
 def test_a_fitted_model_makes_blended_scores_probabilities(collection: Collection, small: Any) -> None:
@@ -82,17 +69,6 @@ def test_the_embedder_cannot_be_changed(make: Make, small: Any, tiny_config: Con
     # Without a choice it is the collection's own, with any default.
     own = make(config=dataclasses.replace(tiny_config, embedder=""))
     assert own.search("river")
-
-
-def test_a_collection_without_passages_takes_any_embedder(make: Make, small: Any, model_folder: Path) -> None:
-    first = make()
-    with pytest.raises(InputError, match="is empty"):
-        first.add(" ")
-    other = make(embedder="other-embedder")
-    assert other.index(small.path).indexed == 3
-    assert other.search("river")
-    with pytest.raises(ModelError, match="another build"):
-        make().search("river")
 
 
 def test_everything_is_given_back(make: Make, small: Any) -> None:
@@ -218,7 +194,6 @@ def test_a_search_verifies_every_row_that_it_returns(make: Make, small: Any, cha
 
 
 TEXT = "# Rent\n\nIt is due\nmonthly. Pay it.\n\n- by bank\n\n~~~\npay(870)\n~~~\n"
-KINDS = [("heading", "Rent"), ("sentence", "It is due monthly."), ("sentence", "Pay it."), ("item", "by bank")]
 
 
 def about_rent(collection: Collection) -> list[Hit]:
@@ -227,22 +202,6 @@ def about_rent(collection: Collection) -> list[Hit]:
 
 def shown(hit: Hit) -> list[tuple[str, str]]:
     return [(unit.kind, unit.text) for unit in units(hit.text, hit.kinds)]
-
-
-def test_a_file_has_them_and_a_client_gets_them(collection: Collection, folder: Folder) -> None:
-    folder.write("a.md", TEXT)
-    collection.index([folder.path])
-    (hit,) = about_rent(collection)
-    assert hit.kinds
-    assert shown(hit) == [*KINDS, ("setting", "`pay(870)`")]
-    assert hit_from_json(json.loads(json.dumps(asdict(hit)))) == hit
-
-
-def test_added_texts_have_them(collection: Collection) -> None:
-    collection.add("Rent\n====\n\nIt is due monthly. Pay it.\n\n- by bank")
-    (hit,) = about_rent(collection)
-    assert hit.kinds
-    assert shown(hit) == KINDS
 
 
 def test_joined_passages_have_the_kinds_of_both(collection: Collection, folder: Folder) -> None:

@@ -25,7 +25,6 @@ from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import hit_from_json
 from edge.apps.collection.paths import checked, storable
 from edge.apps.collection.registry import locate
-from edge.apps.collection.writing import separated
 from edge.apps.documents.base import Mail
 from edge.apps.store.care import check, repair
 from edge.apps.store.failures import DamagedStore
@@ -131,21 +130,6 @@ def test_a_missing_mount_keeps_its_files(collection: Collection, folder: Any, di
     assert (report.removed, report.unreadable) == (1, ()), "with the disk, what is not on it is gone"
 
 
-def test_a_folder_that_took_the_place_of_a_mount_counts(collection: Collection, folder: Any, disk: Path) -> None:
-    collection.index([folder.path])
-    shutil.rmtree(disk)
-    folder.write("media/disk/new.txt", "The disk was copied into this folder.")
-    assert collection.index().removed == 5
-
-
-def test_the_files_of_a_missing_mount_can_be_removed(collection: Collection, folder: Any, disk: Path) -> None:
-    collection.index([folder.path])
-    shutil.rmtree(disk)
-    assert collection.index().removed == 0
-    assert collection.delete([disk]) == 5
-    assert collection.index().removed == 0
-
-
 @pytest.mark.parametrize("value", ["{", "[1]", '["relative"]', "3", "[" * 100_000])
 def test_a_foreign_list_of_mounts_is_damage(collection: Collection, folder: Any, value: str) -> None:
     folder.write("here.txt", "Bread needs time.")
@@ -154,16 +138,6 @@ def test_a_foreign_list_of_mounts_is_damage(collection: Collection, folder: Any,
         db.execute("INSERT OR REPLACE INTO settings VALUES ('mounts', ?)", (value,))
     with pytest.raises(Exception, match="the setting of mounts"):
         collection.index()
-
-
-def test_texts_and_files_are_told_apart(tmp_path: Path) -> None:
-    file = tmp_path.resolve() / "a.txt"
-    file.write_text("a")
-    names, texts, files = separated(["a text", file, str(file), "b"], ["t", "x", "y", "u"], ["T", "", "", "U"])
-    assert names == ["t", str(file), str(file), "u"]
-    assert texts == {"t": ("a text", "T"), "u": ("b", "U")}
-    assert files == [str(file), str(file)]
-    assert separated("a", None, "") == separated(["a"], None, "")
 
 
 HALF, EMPTY = "half \ud800", "is empty"
@@ -281,14 +255,6 @@ def test_a_path_is_no_text(collection: Collection, small: Any, monkeypatch: pyte
     assert (names(collection), collection.roots) == (["kitchen"], [])
 
 
-def test_a_text_whose_name_is_a_path_belongs_to_no_folder(collection: Collection, small: Any) -> None:
-    collection.add("A text of its own.", ids=[str(small.path / "kitchen" / "note")])
-    collection.index(small.path)
-    assert collection.index(small.path).removed == 0
-    assert collection.delete(small.path / "kitchen") == 1
-    assert "note" in names(collection)
-
-
 SENDERS = ("Ann Lee <ann@a.org>", "Bo <bo@b.org>", "Çağla <c@c.org>")
 
 
@@ -359,11 +325,6 @@ def test_filters(mails: Collection) -> None:
         assert Filters.parse(Filters.parse(filters).texts) == Filters.parse(filters)
 
 
-def test_files_with_a_mail_that_passes_are_listed_once(mails: Collection) -> None:
-    assert [Path(file.path).name for file in mails.files("to:dora")] == ["box.mbox", "five.eml", "four.eml"]
-    assert [Path(file.path).name for file in mails.files("before:2024-03-04T00:00+00:00")] == ["box.mbox"]
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations(range(1, 5)))[::5])
 def test_a_thread_is_the_same_in_any_order_of_arrival(make: Make, folder: Any, order: tuple[int, ...]) -> None:
     chain = {1: mail(1), 2: mail(2, replied=1), 3: mail(3, replied=2), 4: mail(4, [3])}
@@ -373,15 +334,6 @@ def test_a_thread_is_the_same_in_any_order_of_arrival(make: Make, folder: Any, o
             collection.index(folder.path)
         threads = {hit.mail.thread for hit in collection.search("cheese", 9, rerank=False) if hit.mail}
     assert threads == {"1@x"}
-
-
-def test_mails_change_and_go_with_their_file(mails: Collection, folder: Any) -> None:
-    folder.write("four.eml", mail(4).as_bytes().replace(b"Bo <bo@b.org>", b"New <n@n.org>"))
-    (folder.path / "box.mbox").unlink()
-    mails.index(folder.path)
-    assert found(mails, "to:dora") == ["4@x", "5@x"]
-    assert found(mails, "from:new") == ["4@x"]
-    assert found(mails, "thread:4@x") == ["4@x"]
 
 
 def test_another_sender_is_damage_and_a_repair_reads_mails_again(mails: Collection, tiny_config: Any) -> None:

@@ -42,24 +42,6 @@ def test_a_folder_of_which_nothing_could_be_taken_in_is_not_kept(make: Make, fol
     assert collection.health()
 
 
-def test_an_interrupted_run_is_said_until_it_is_finished(
-    make: Make, folder: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.write("a.txt", "A river floods.")
-    collection = make()
-    with monkeypatch.context() as patch:
-        end = "edge.apps.collection.discovery.Discovery.remove_unseen"
-        patch.setattr(end, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            collection.index(folder.path)
-    assert kinds(collection) == ["indexing"]
-    assert "`edge index` goes on with it" in str(*collection.health())
-    assert kinds(make(read_only=True)) == ["indexing"]
-    assert collection.roots, "an interrupted run is gone on with"
-    collection.index()
-    assert kinds(collection) == []
-
-
 def test_what_a_running_command_does_names_no_remedy(make: Make, folder: Any) -> None:
     folder.write("a.txt", "A river floods.")
     collection = make()

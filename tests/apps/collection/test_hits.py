@@ -107,12 +107,6 @@ def test_merging_many_hits_looks_at_few_of_them(monkeypatch: pytest.MonkeyPatch)
     assert looked < 10_000
 
 
-def test_citations() -> None:
-    assert hit(0, ordinal=2).citation == "/f1:21"
-    assert hit(0, page=7).citation == "/f1 p. 7"
-    assert replace(hit(0, text="body"), context="Title > Part").passage == "Title > Part\nbody"
-
-
 hits = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9)), max_size=20, unique=True).map(
     lambda places: [hit(i, file, ordinal, ordinal // 6) for i, (file, ordinal) in enumerate(places)]
 )
@@ -168,12 +162,6 @@ def test_the_stretch_with_most_of_the_query_is_shown() -> None:
     assert found.text.startswith("… When spring")
     assert found.text.endswith("…")
     assert marked(found.text, found.marks) == ["spring", "river", "floods"]
-
-
-def test_without_a_word_of_the_query_the_beginning_is_shown() -> None:
-    found = snippet("first words " * 50, {"absent": 1.0})
-    assert found.text.startswith("first words")
-    assert found.marks == ()
 
 
 def test_a_short_passage_is_shown_whole() -> None:

@@ -45,16 +45,6 @@ def copies(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield collection
 
 
-@pytest.mark.parametrize("rerank", [True, False])
-def test_copies_do_not_crowd_others_out(copies: Collection, rerank: bool) -> None:
-    hits = copies.search("permission to use the river software", 5, rerank=rerank)
-    names = [Path(hit.path).name for hit in hits]
-    assert len(names) == 4
-    assert {"flood.txt", "ice.txt", "bread.txt"} < set(names)
-    if not rerank:
-        assert [hit.stages.fused_rank for hit in hits] == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("rerank", [False, True])
 def test_results_fit_the_tokens(copies: Collection, rerank: bool) -> None:
     whole = copies.search("river", 20, rerank=rerank)

@@ -4,14 +4,13 @@ superuser, so a stand-in for the system refuses."""
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge.apps.collection import intake, writing
+from edge.apps.collection import writing
 from edge.apps.collection.collection import Collection
 from edge.apps.documents.base import Reason, Skipped
 from edge.apps.documents.extraction import Extractor
@@ -147,16 +146,6 @@ def test_a_root_of_which_nothing_is_seen_is_missing(collection: Collection, smal
     assert collection.index().unchanged == 3
 
 
-def test_the_last_file_of_a_root_may_go(collection: Collection, small: Any) -> None:
-    """Somebody saw it go, so it is not the root that went."""
-    collection.index(small.path)
-    paths = [Path(file.path) for file in collection.files()]
-    shutil.rmtree(small.path)
-    small.path.mkdir()
-    assert collection.update(paths).removed == 3
-    assert collection.index().missing == ()
-
-
 @pytest.mark.parametrize("mounted", [True, False])
 def test_a_disk_that_goes_while_it_is_compared_has_lost_no_file(
     collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch, mounted: bool
@@ -240,39 +229,3 @@ def test_a_file_that_failed_in_the_middle_is_read_by_the_next_run(
             assert getattr(collection.index(folder.path), status) == 1
     assert collection.status().pending == 0
     assert collection.index(folder.path).indexed == 1
-
-
-def test_the_reason_is_the_last_one(collection: Collection, folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.write("ice.txt", "Ice is blue.")
-    for reason in (Reason.UNREADABLE, Reason.ENCRYPTED):
-
-        def fail(self: Extractor, path: Path, following: Any, reason: Reason = reason) -> Any:
-            raise Skipped(reason, f"it is {reason.value}")
-
-        monkeypatch.setattr(Extractor, "extract", fail)
-        collection.index(folder.path)
-        assert [file.reason for file in collection.status().skipped] == [f"it is {reason.value}"]
-
-
-def test_what_was_skipped_is_looked_at_again_when_asked(
-    collection: Collection, small: Any, deny: Deny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As files that were unreadable under earlier versions, which stored that as settled. The first bytes of a picture
-    say again that it is one, so the rest is not read."""
-    deny(small.path / "ice.txt")
-    collection.index(small.path)
-    with collection.database.write() as db:
-        db.execute("UPDATE files SET racy = 0")
-    deny()
-    assert collection.index(small.path).indexed == 0
-    read: list[str] = []
-    content_hash = intake.content_hash
-
-    def hashed(path: Path) -> bytes:
-        read.append(path.name)
-        return content_hash(path)
-
-    monkeypatch.setattr(intake, "content_hash", hashed)
-    report = collection.index(small.path, retry=True)
-    assert (report.indexed, report.skipped, report.unchanged) == (1, 1, 2)
-    assert read == ["ice.txt"]
