@@ -60,17 +60,6 @@ def no_second_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.apps.assistant.retrieval._LEAST_S", 1e6)
 
 
-def test_plain_retrieves_once_and_answers_from_the_best_passages(steps: Make, generator: Any, library: Any) -> None:
-    said = generator(scripted({QUESTION: "In spring [1]."}))
-    made = steps(said, passages=3)
-    assert answered("plain", made) == "In spring [1]."
-    ((_, documents, sampling),) = said.requests
-    assert [d.text[:9] for d in documents] == ["The river"] + [d.text[:9] for d in documents[1:]]
-    assert sampling.max_tokens == 256
-    assert [c.path for c in made.showing.citations.of("In spring [1].")] == ["/notes/0.md"]
-    assert library.calls("lookahead") == [], "nothing is written before the only retrieval"
-
-
 PLACES = "When does the Ombra flood its valley, and who was born in the town of Kell?"
 
 

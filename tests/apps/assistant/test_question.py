@@ -172,18 +172,6 @@ def test_code_is_a_unit_of_its_own_and_keeps_its_lines() -> None:
     assert [text.count("\n") for text in quoted(lines)] == [11, 11, 5]
 
 
-def test_items_of_a_list_stay_whole() -> None:
-    text = (
-        "- flour, as much as two hands can hold at once. Not more.\n- water\n"
-        "2. salt and a lot of patience,\n   says the baker"
-    )
-    assert kinds(text) == [
-        ("item", "flour, as much as two hands can hold at once. Not more."),
-        ("item", "water"),
-        ("item", "salt and a lot of patience, says the baker"),
-    ]
-
-
 @pytest.mark.parametrize(
     "line",
     [

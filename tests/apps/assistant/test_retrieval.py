@@ -107,15 +107,6 @@ def test_predictions_follow_the_text_and_take_a_quarter_of_the_time(library: Any
     assert library.aheads[-1].cancelled
 
 
-def test_nothing_is_predicted_from_nothing(library: Any, clock: Clock) -> None:
-    rig = Rig(library, clock, 0.0, reply_s=None)
-    rig.begin()
-    rig.write(10, lambda text: [])
-    rig.write(10, None)
-    assert rig.asked == [("question",)]
-    assert library.calls("lookahead") == [(1, None)]
-
-
 def test_following_that_saves_less_than_it_costs_is_not_done_and_the_trace_says_why(library: Any, clock: Clock) -> None:
     rig = Rig(library, clock, 0.02)
     for _ in range(8):

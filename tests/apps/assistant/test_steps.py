@@ -8,11 +8,10 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from edge.apps.assistant import prompts, replies
-from edge.apps.assistant.answer import Cancelled, NotInDocuments
+from edge.apps.assistant.answer import Cancelled
 from edge.apps.assistant.reading import Reading
 from edge.apps.assistant.retrieval import Retrieval
 from edge.apps.assistant.steps import Steps
@@ -121,16 +120,6 @@ def test_cancelling_ends_at_the_next_step(steps: Make, library: Any, generator: 
     assert library.log == []
 
 
-def test_the_mean_of_a_querys_texts_is_searched(steps: Make, library: Any, generator: Any) -> None:
-    made = steps(generator(str))
-    vectors = library.embed_queries(["river flood", "melting snow"])
-    mean = vectors.sum(axis=0) / np.linalg.norm(vectors.sum(axis=0))
-    library.log.clear()
-    made.retrieve(QUESTION, [Retrieval("flood", ("river flood", "melting snow"))])
-    assert np.allclose(library.vectors[-1], mean)
-    assert made.rounds[0].queries == ("river flood + melting snow",)
-
-
 @pytest.mark.parametrize(
     ("writes", "options", "read", "given"),
     [(True, {}, 6, 4), (False, {}, 6, 6), (True, {"passages": 2}, 2, 2), (False, {"passages": 5}, 5, 5),
@@ -160,11 +149,6 @@ def test_the_user_decides_how_answers_are_sampled_and_nothing_else(steps: Make, 
     greedy, chosen = (sampling for _, _, sampling in said.requests)
     assert (greedy.temperature, greedy.max_tokens) == (0.0, 128)
     assert (chosen.temperature, chosen.max_tokens, chosen.seed) == (0.7, 40, 3)
-
-
-def test_an_answer_needs_passages(steps: Make, generator: Any) -> None:
-    with pytest.raises(NotInDocuments):
-        list(steps(generator(str)).answer(prompts.answer(QUESTION), []))
 
 
 def room_for(*passages: Any, answer: int = 20) -> int:
@@ -256,19 +240,6 @@ def test_why_a_model_only_thought_is_told_as_it_is(steps: Make, generator: Any, 
     assert "its 5 tokens were used up" in told("<think> It may be as it is.", step=5)
     assert "its 3 tokens were used up" in told("<think> It may be as it is.", step=3)
     assert "--max-tokens" not in told("<think> It may be as it is.", step=3), "the step allows no more"
-
-
-def test_figures_and_events_are_in_the_trace(steps: Make, library: Any, generator: Any) -> None:
-    made = steps(generator(lambda messages, documents: "In spring [1]."))
-    list(made.answer(prompts.answer(QUESTION), made.retrieve(QUESTION)))
-    counters = library.trace.snapshot()
-    assert counters["assistant.rounds"] == counters["assistant.generations"] == 1
-    assert counters["assistant.new_tokens"] == 3
-    assert counters["assistant.prompt_tokens"] > 10
-    for name in ("embed", "search", "rerank", "generate"):
-        assert counters[f"assistant.{name}_s"] >= 0
-    events = {event["name"] for event in library.trace._events}
-    assert {"embed", "search", "rerank", "answer"} <= events
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
