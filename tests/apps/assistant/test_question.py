@@ -192,6 +192,21 @@ def test_menus_are_not_quoted(line: str) -> None:
     assert quoted(text) == ["The museum opens at nine on weekdays."]
 
 
+@pytest.mark.parametrize(
+    "line", ["Range: 5 | 10 | 15 metres.", "The price is 5 > 3, says he.", "See the page - it is long - and the other."]
+)
+def test_sentences_with_bars_are_no_menus(line: str) -> None:
+    assert kinds(line)[0][0] != "navigation"
+
+
+def test_labels_do_not_continue_the_line_before() -> None:
+    text = (
+        "Batteries: collection boxes in every supermarket and in the town hall of the city\n"
+        "Glass: containers by colour, blue counts as green"
+    )
+    assert len(quoted(text)) == 2
+
+
 def test_a_lone_question_mark_ends_no_sentence() -> None:
     text = "Rust provides the operator ? to make this easier."
     assert quoted(text) == ["Rust provides the operator `?` to make this easier."]

@@ -220,6 +220,12 @@ def test_a_filter_that_makes_no_sense_is_said(text: str, says: str) -> None:
         Filters.parse([text])
 
 
+@pytest.mark.parametrize("stars", [99, 100, 402])
+def test_a_glob_may_have_many_stars(stars: int) -> None:
+    files = [File(f"/{'xa' * count}/b", "text", 1, datetime(2020, 1, 1)) for count in (stars - 1, stars)]
+    assert passing(files, Filters(paths=("*a" * stars,))) == [files[1].path]
+
+
 def test_no_glob_takes_long() -> None:
     """It took longer than anybody waits, so this test would not end."""
     for name in ("a" * 200, "a/" * 200):
@@ -233,6 +239,13 @@ def test_any_text_is_a_filter_or_an_input_error(text: str) -> None:
     for key in ("path:", "type:", "after:", "larger:", ""):
         with contextlib.suppress(InputError):
             passing([File("/a/b", "text", 1, datetime(2020, 1, 1))], Filters.parse([key + text]))
+
+
+def test_kinds_and_suffixes_in_any_case_and_dates_at_the_ends() -> None:
+    for kind in ("md", ".MD", "Markdown"):
+        assert passing([PLAIN], Filters(kinds=(kind,))) == [PLAIN.path]
+    assert passing([PLAIN], Filters(kinds=("d",))) == []
+    assert passing([PLAIN], Filters.parse(["after:1678-01-01", "before:2261-12-31T23:59-12:00"])) == [PLAIN.path]
 
 
 def test_a_language_stands_for_its_suffixes_and_an_unknown_type_is_refused() -> None:

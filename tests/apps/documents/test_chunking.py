@@ -72,6 +72,12 @@ def test_dots_that_end_no_sentence(text: str) -> None:
     assert [text[unit.start : unit.end].strip() for unit in units] == [text.removesuffix(" Next one."), "Next one."]
 
 
+def test_items_of_a_list_are_units() -> None:
+    text = "Things:\n- one\n  goes on\n- two\n3. three"
+    units = list(units_of(Block(text, 5, 9), 0, 1000))
+    assert [(unit.first, unit.last) for unit in units] == [(0, 0), (1, 2), (3, 3), (4, 4)]
+
+
 def test_code_is_cut_after_blank_lines_and_at_the_margin() -> None:
     body = "\n".join(f"    statement_{n} = call(argument_{n})" for n in range(12))
     text = f"def first():\n{body}\n\ndef second():\n{body}\n\ndef third():\n{body}"
@@ -108,6 +114,13 @@ def every_cut(n: int) -> list[list[tuple[int, int]]]:
             edges = [0, *ends, n]
             found.append(list(itertools.pairwise(edges)))
     return found
+
+
+def test_many_blank_lines_shrink_to_one() -> None:
+    text = "a\n" + "\n" * 50 + "b\n\nc"
+    (chunk,) = chunks_of([Block(text, 1, 54, kind="lines")], "")
+    assert chunk.text == "a\n\nb\n\nc"
+    assert (chunk.line_start, chunk.line_end) == (1, 54)
 
 
 @given(

@@ -99,6 +99,14 @@ def test_the_repository_above_a_root_counts(tmp_path: Path) -> None:
     assert inside == {"d/a", "d/e/a", "d/e/c.log"}
 
 
+def test_edgeignore_has_the_last_word(tmp_path: Path) -> None:
+    tree(tmp_path, {"": "*.txt\n"})
+    (tmp_path / ".edgeignore").write_text("!b.txt\nc.log\nbuild\n")
+    kept = kept_by_us(tmp_path)
+    assert {"b.txt", "d/b.txt"} <= kept
+    assert not kept & {"c.log", "build/x"}
+
+
 def test_an_ignore_file_that_is_a_symlink_or_a_folder_says_nothing(tmp_path: Path) -> None:
     tree(tmp_path, {})
     (tmp_path / "rules").write_text("*")

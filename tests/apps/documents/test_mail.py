@@ -113,6 +113,15 @@ def encoded_word(text: str, codec: str, label: str) -> str:
     return f"=?{label}?B?{base64.b64encode(text.encode(codec)).decode()}?="
 
 
+def test_text_after_dashes_stays_and_a_signature_is_read_once(read: Read, tmp_path: Path) -> None:
+    agenda = message("Minutes", "Item one: roof.\n--\nItem two: the pool leaks.\n")
+    assert "Item two: the pool leaks." in "\n".join(texts(read("a.eml", agenda.as_bytes())))
+    letters = [message("Hello", f"Call me {day}.\n-- \nAnn Reed\nMobile 0555\n", day=day) for day in (1, 2)]
+    document = read("a.mbox", mbox(tmp_path, *letters))
+    assert under(document, "Mobile 0555").path[2:] == ("signature",)
+    assert under(document, "Call me 2.").page == 2
+
+
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
@@ -180,24 +189,6 @@ def test_a_mailbox_has_pages_threads_and_no_text_twice(read: Read, tmp_path: Pat
     ]  # fmt: skip
     assert under(document, "nobody here").path == ("River", "Bo, 2026-03-02", "quoted")
     assert under(document, "In April").path == ("River", "Bo, 2026-03-02")
-
-
-def test_attachments_are_read_as_files_are(read: Read) -> None:
-    made = message("Papers", "See below.\n")
-    made.add_attachment(b"# Notes\n\nThe river floods.\n", maintype="text", subtype="plain", filename="notes.md")
-    made.add_attachment(
-        pdf_bytes([[(72, 700, 11, "A page of a PDF.")]]), maintype="application", subtype="pdf", filename="a.pdf"
-    )
-    made.add_attachment(bytes(range(256)) * 9, maintype="image", subtype="png", filename="p.png")
-    made.add_attachment(b"%PDF-1.7 nothing", maintype="application", subtype="pdf", filename="bad.pdf")
-    inner = message("Inner one", "Words inside.\n", "Cy <cy@c.org>")
-    made.add_attachment(inner)
-    document = read("a.eml", made.as_bytes())
-    assert under(document, "The river floods.").path[2:] == ("attachment notes.md", "Notes")
-    assert under(document, "A page of a PDF.").path[2:] == ("attachment a.pdf",)
-    assert under(document, "Attachment: p.png")
-    assert under(document, "Words inside.").path[2:] == ("Inner one", "Cy, 2026-03-01")
-    assert "bad.pdf" in document.warning
 
 
 def test_files_of_a_maildir_have_no_suffix(read: Read, tmp_path: Path) -> None:

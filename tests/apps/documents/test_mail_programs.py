@@ -198,6 +198,12 @@ def test_a_date(read: Read, date: bytes, expected: str) -> None:
     assert document.mails[0].sent == expected
 
 
+def test_a_mail_without_any_date_has_that_of_its_envelope(read: Read) -> None:
+    document = read("a.mbox", ENVELOPE + b"From: a@a.org\nSubject: x\n\nText.\n")
+    assert document.mails[1].sent == "2026-03-05T09:00:00"
+    assert read("a.eml", b"From: a@a.org\nSubject: x\n\nText.\n").mails[0] == Mail("a@a.org", "", "x")
+
+
 @pytest.mark.parametrize(
     "header",
     [

@@ -125,6 +125,18 @@ def test_each_row_has_the_value_of_its_merged_cells(
     assert [text for text in texts if text in expected] == expected, texts
 
 
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.html", "<p><ruby>東京<rp>(</rp><rt>とうきょう</rt><rp>)</rp></ruby>の桜</p>"),
+        ("a.docx", docx_of("<w:p><w:r><w:ruby><w:rt><w:r><w:t>とうきょう</w:t></w:r></w:rt><w:rubyBase><w:r><w:t>"
+                        "東京</w:t></w:r></w:rubyBase></w:ruby></w:r><w:r><w:t>の桜</w:t></w:r></w:p>")),
+    ],
+)  # fmt: skip
+def test_of_ruby_the_base_is_read(read: Read, name: str, data: str | bytes) -> None:
+    assert [block.text for block in read(name, data).blocks] == ["東京の桜"]
+
+
 def test_raised_letters_belong_to_their_word(read: Read) -> None:
     (block,) = read("a.html", "<p>5 mc<sup>\n2\n</sup> of H<sub>2</sub>O</p>").blocks
     assert block.text.startswith("5 mc2\n")

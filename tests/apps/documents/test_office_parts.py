@@ -144,6 +144,20 @@ def open_item(words: str, inner: str = "", attributes: str = "") -> str:
     return f"<text:list-item {attributes}><text:p>{words}</text:p>{inner}</text:list-item>"
 
 
+@pytest.mark.parametrize(
+    ("form", "last"),
+    [("lowerLetter", "bb"), ("upperLetter", "BB"), ("lowerRoman", "xxviii"), ("decimalZero", "28"), ("new", "28")],
+)
+def test_numbers_of_a_long_list(read: Read, form: str, last: str) -> None:
+    numbering = root(
+        "w:numbering",
+        f'<w:abstractNum w:abstractNumId="0">{level(0, form, "%1)")}</w:abstractNum>'
+        '<w:num w:numId="1"><w:abstractNumId w:val="0"/></w:num>',
+    )
+    body = "".join(item("x", 0) for _ in range(28))
+    assert texts(read("a.docx", docx_of(body, {"n.xml": ("numbering", numbering)})))[-1] == f"{last}) x"
+
+
 def test_list_numbers_are_those_of_an_opendocument_text(read: Read) -> None:
     levels = (
         ("outline-style", "outline-level-style", [("1", 'style:num-suffix="."'), ("1", 'text:display-levels="2"')]),

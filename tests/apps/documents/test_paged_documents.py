@@ -46,6 +46,13 @@ def test_pdf_paragraphs_headings_and_pages(read: Read) -> None:
     ]
 
 
+def test_pdf_dot_leaders_are_cut_short(read: Read) -> None:
+    document = read(
+        "a.pdf", pdf_bytes([[(72, 720, 11, "Introduction . . . . . . . . . . . . . 5"), (72, 700, 11, "Two....... 7")]])
+    )
+    assert document.blocks[0].text == "Introduction … 5\nTwo … 7"
+
+
 def test_pdf_damage_is_said(read: Read) -> None:
     whole = pdf_bytes([[(72, 720, 11, "One page.")], [(72, 720, 11, "Another page.")]])
     with pytest.raises(InputError, match="damaged PDF"):

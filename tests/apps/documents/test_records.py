@@ -194,6 +194,11 @@ def test_json_records_and_paths(read: Read, samples: dict[str, bytes]) -> None:
     assert [text for *_, text in shape(document)] == ["db.host.name: a", "tags[0]: x"]  # in one passage, later
 
 
+def test_json_that_is_none_is_text(read: Read) -> None:
+    assert shape(read("a.json", '// settings\n{"a": 1,}\n')) == [(1, 2, "lines", '// settings\n{"a": 1,}')]
+    assert shape(read("a.json", "[" * 5000)) == [(1, 1, "prose", "[" * 5000)]
+
+
 def test_json_lines(read: Read) -> None:
     assert shape(read("a.jsonl", '{"a": 1, "b": {"c": "x"}}\n\nnot json\n[1, 2]\n')) == [
         (1, 1, "row", "a: 1\nb.c: x"),

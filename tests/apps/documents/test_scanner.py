@@ -212,6 +212,13 @@ def test_roots_that_overlap_give_each_file_once(tmp_path: Path) -> None:
     assert skipped == {"sub/.deep": Reason.HIDDEN}
 
 
+def test_a_root_that_is_hidden_or_ignored_is_walked(tmp_path: Path) -> None:
+    write(tmp_path, ".notes/a.txt", ".notes/build/b.txt")
+    (tmp_path / ".notes/.gitignore").write_text("build\n")
+    assert listed(tmp_path / ".notes")[0] == ["a.txt"]
+    assert listed(tmp_path / ".notes" / "build")[0] == ["b.txt"]
+
+
 def test_a_missing_root_is_an_error_before_anything_is_walked(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nowhere cannot be indexed"):
         scan([tmp_path, tmp_path / "nowhere"])

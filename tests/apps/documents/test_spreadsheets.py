@@ -94,16 +94,6 @@ def test_a_number_without_a_format_has_its_shortest_form(stored: str) -> None:
     assert tables.shown(stored, "") == (stored if "." not in stored else f"{float(stored):.15g}")
 
 
-def test_values_of_formulas_and_shared_strings(read: Read, workbook: Any) -> None:
-    data = rewritten(
-        saved(workbook), "xl/worksheets/sheet1.xml",
-        lambda xml: xml.replace(b"<f>A2&amp;B2</f><v></v>", b"<f>A2&amp;B2</f><v>Ann850.5</v>").replace(
-            b"<f>A2&amp;B2</f><v/>", b"<f>A2&amp;B2</f><v>Ann850.5</v>"
-        ),
-    )  # fmt: skip
-    assert "paid: Ann850.5" in [block.text for block in read("a.xlsx", data).blocks][3]
-
-
 def test_without_a_suffix_the_content_tells(read: Read, workbook: Any) -> None:
     assert shape(read("rents", saved(workbook)))[0][4] == "tenant | amount | paid | at"
     document = OpenDocumentText()

@@ -136,6 +136,11 @@ def test_python(read: Read) -> None:
     ]  # fmt: skip
 
 
+def test_a_coding_cookie_counts(read: Read) -> None:
+    document = read("a.py", "# -*- coding: iso-8859-2 -*-\nname = 'źródło'\n".encode("iso8859_2"))  # type: ignore[arg-type]
+    assert "źródło" in document.blocks[0].text
+
+
 @pytest.mark.parametrize(
     ("suffix", "source", "name"),
     [
