@@ -79,16 +79,6 @@ def test_brackets_of_the_documents_are_no_citations(config: Config, tmp_path: Pa
     assert [(c.number, c.path) for c in answer.citations] == [(1, "paper")]
 
 
-def test_a_text_stream_is_the_answer(collection: Collection) -> None:
-    with Assistant(collection, options=ANY) as assistant:
-        whole = assistant.ask("When does the river flood?")
-        stream = assistant.stream("When does the river flood?")
-        pieces = list(stream)
-        assert len(pieces) > 3
-        assert "".join(pieces).rstrip() == stream.answer.text == whole.text
-        assert stream.answer.citations == whole.citations
-
-
 def test_below_the_floor_the_documents_do_not_say(collection: Collection) -> None:
     with Assistant(collection, options=AskOptions(min_relevance=1.0)) as assistant:
         answer = assistant.ask("Which volcano erupted?")

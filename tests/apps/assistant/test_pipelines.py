@@ -88,13 +88,6 @@ def test_a_question_of_two_places_is_answered_from_both(
     assert paths == ["/notes/0.md", "/notes/2.md"]
 
 
-@pytest.mark.parametrize("refused", ["flood its valley?", "who"])
-def test_a_part_that_a_small_model_refuses_is_left_out(steps: Make, generator: Any, refused: str) -> None:
-    made = steps(generator(scripted({refused: REFUSAL, "?": "It is so [1]."})))
-    made.small = True
-    assert answered("plain", made, PLACES).strip() == "It is so [1]."
-
-
 def test_a_part_without_an_answer_leaves_the_question_whole(steps: Make, generator: Any, library: Any) -> None:
     whole = "When does the Ombra flood its valley, and who paints volcanoes there?"
     made = steps(generator(scripted({whole: "In spring [1]."})))
@@ -135,12 +128,6 @@ def test_subquestion_searches_all_parts_as_one_batch(steps: Make, generator: Any
     assert [call[1] for call in library.calls("rerank")] == [4, 4], "the pool is shared"
     assert {c.path for c in made.showing.citations.of("")} == {"/notes/1.md", "/notes/2.md"}
     assert len(made.rounds) == 2
-
-
-def test_subquestion_without_any_asks_the_question(steps: Make, generator: Any, library: Any) -> None:
-    said = generator(scripted({"simpler questions": "...", READ: "In spring [1]."}))
-    answered("subquestion", steps(said, "subquestion"))
-    assert library.calls("rerank")[0][0] == QUESTION
 
 
 def test_iterative_narrows_until_it_is_enough(steps: Make, generator: Any, library: Any) -> None:

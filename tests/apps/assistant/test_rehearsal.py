@@ -52,23 +52,11 @@ def passage(text: str) -> list[Retrieval]:
     return [Retrieval("question", ("question", text) if text else ("question",))]
 
 
-def lines(text: str) -> list[Retrieval]:
-    return [Retrieval.of(line) for line in text.splitlines() if line]
-
-
 def test_a_text_that_grows_is_searched_for_at_growing_lengths() -> None:
     rig = Rig()
     rig.write(passage, "x" * 400)
     assert [len(near) for near, _ in rig.ran] == [len("question"), 100, 150, 225, 337]
     assert {ranked for _, ranked in rig.ran} == {"question"}
-
-
-def test_words_that_rank_are_searched_for_when_they_do_not_grow_any_more() -> None:
-    rig = Rig()
-    rig.write(lines, "one\ntwo\nthree")
-    assert [near for near, _ in rig.ran] == ["one", "two"]
-    rig.write(lambda text: [Retrieval.of(f"question {text}")], "a draft", rank_by="question")
-    assert rig.ran[2:] == [("question ", "question")], "its words grow, but do not rank"
 
 
 def test_it_stops_where_it_saves_nothing_and_goes_on_where_it_does(monkeypatch: pytest.MonkeyPatch) -> None:

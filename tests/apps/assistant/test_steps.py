@@ -95,18 +95,6 @@ def test_a_window_protects_what_it_fetched_until_the_search_is_over(steps: Make,
     assert library.aheads[2].cancelled
 
 
-def test_a_reply_that_was_cut_short_teaches_nothing(steps: Make, library: Any, generator: Any) -> None:
-    predictor = TimePredictor()
-    said = generator(lambda messages, documents: "one two three four")
-    made = Steps(library, said, AskOptions(), pipeline="p", predictor=predictor)
-    stream = made.stream(prompts.hypothetical(QUESTION))
-    assert next(stream).text == "one"
-    made.cancel.set()
-    with pytest.raises(Cancelled):
-        next(stream)
-    assert predictor.reply("fake", "p/passage", most=128) is None
-
-
 def test_cancelling_ends_at_the_next_step(steps: Make, library: Any, generator: Any) -> None:
     made = steps(generator(lambda messages, documents: "one two three"))
     made.cancel.set()
