@@ -60,11 +60,6 @@ def test_a_model_is_described_though_its_calibration_is_damaged(edge_verb: Verb,
     assert "calibration.json is damaged" in facts["calibration_damage"]
 
 
-def test_a_model_without_calibration_has_no_damaged_one(edge_verb: Verb) -> None:
-    assert "damaged" not in edge_verb("models", "show", "tiny").out
-    assert json.loads(edge_verb("models", "show", "tiny", "--json").out)["calibration_damage"] is None
-
-
 def test_a_deeply_nested_query_is_refused(edge_verb: Verb, tmp_path: Path) -> None:
     (tmp_path / "queries.jsonl").write_text("[" * 100_000, encoding="utf-8")
     ended = edge_verb("models", "calibrate", "tiny", "--queries", "queries.jsonl")
