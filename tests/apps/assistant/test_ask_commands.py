@@ -62,13 +62,13 @@ def test_ask_prints_an_answer_and_citations_that_open(edge: Edge) -> None:
 def test_ask_json_stats_and_trace(edge: Edge) -> None:
     trace = edge.project / "trace.json"
     done = edge("ask", QUESTION, *ANY, "--json", "--stats", "--trace", str(trace), "--memory", "400MB")
-    document = json.loads(done.stdout)
+    document = json.loads(done.out)
     assert set(document) == {
         "text", "citations", "stats", "uncertain", "probability", "span", "nearest", "unsupported", "health",
     }  # fmt: skip
     assert document["stats"]["limit"] == 400_000_000
     assert 0 < document["stats"]["peak_resident"] < 400_000_000
-    assert {line.split()[0] for line in done.stderr.splitlines()} >= {
+    assert {line.split()[0] for line in done.err.splitlines()} >= {
         "memory",
         "time",
         "retrieve",
@@ -93,9 +93,9 @@ def test_several_collections_are_asked_together(edge: Edge) -> None:
 
 def test_what_the_documents_do_not_say_is_exit_code_1(edge: Edge) -> None:
     done = edge("ask", QUESTION, "--min-score", "1")
-    assert (done.returncode, done.stdout) == (1, "This is not in the documents.\n")
-    assert done.stderr.startswith("edge: nearest to the question: ")
-    assert done.stderr.count("\n") == 1
+    assert (done.code, done.out) == (1, "This is not in the documents.\n")
+    assert done.err.startswith("edge: nearest to the question: ")
+    assert done.err.count("\n") == 1
 
 
 def test_a_question_from_stdin(edge: Edge) -> None:
@@ -154,9 +154,9 @@ def test_a_context_reaches_the_language_model(edge: Edge) -> None:
 def test_answers_of_a_conversation_are_a_line_of_json_each(edge: Edge) -> None:
     typed = f"{QUESTION}\n/sources\n/why\n/help\nAnd when was it built?\n"
     done = edge("chat", *ANY, "--json", "--no-rerank", stdin=typed.encode())
-    assert done.returncode == 0
-    assert f"question   {QUESTION}" in done.stderr
-    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert done.code == 0
+    assert f"question   {QUESTION}" in done.err
+    first, second = (json.loads(line) for line in done.out.splitlines())
     assert first["stats"]["question"] == QUESTION
     assert second["stats"]["question"] == f"{QUESTION.rstrip('?')}, And when was it built?"
 
@@ -167,10 +167,10 @@ def test_a_conversation_without_a_terminal(edge: Edge) -> None:
         "/new\nAnd when was it built?\n/why\n/quit\nnever"
     )
     done = edge("chat", *ANY, "--filter", "type:md", stdin=typed.encode())
-    assert done.returncode == 0
-    assert "nothing has been asked yet" in done.stderr
-    assert "/sources  the passages" in done.stderr, "an unknown command says which there are"
-    out = done.stdout
+    assert done.code == 0
+    assert "nothing has been asked yet" in done.err
+    assert "/sources  the passages" in done.err, "an unknown command says which there are"
+    out = done.out
     assert f"question   {QUESTION}\n" in out
     assert "question   And when was it built?\n" in out, "a new conversation knows nothing of the old one"
     assert re.search(r'\[1\] \S+rivers\.md:\d+.*\n    ".+"  \(relevance 0\.\d\d\)', out)
@@ -183,9 +183,9 @@ def test_an_error_does_not_end_a_conversation(edge: Edge) -> None:
     long = "Words of a long text. " * 1000 + "When does it flood?"
     given = f"{long}\n{QUESTION}\n".encode()
     done = edge("chat", *ANY, "--llm", "tiny.gguf", "--max-tokens", "3", stdin=given)
-    assert done.returncode == 0
-    assert "tokens" in done.stderr
-    assert "[1]" in done.stdout
+    assert done.code == 0
+    assert "tokens" in done.err
+    assert "[1]" in done.out
 
 
 @pytest.mark.usefixtures("llama")

@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from making.synth import synth
 from naive.program import environment_of, settings_of, write_tiny_models
 
 from edge.apps.cli import main
+from tests.apps.conftest import Ended
 
 RIVER = "# Rivers\n\nThe river floods in spring, when the snow melts in the mountains.\n"
 BREAD = "# Bread\n\nBread needs time, flour, water and salt.\n"
@@ -40,15 +40,6 @@ def files_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@dataclass
-class Done:
-    """How a command ended, and its output."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 class Edge:
     """Runs `edge` in a folder: in this process, for starting one for each command would take most of the time, or, with
     `forked`, in forks of another process, which holds little memory itself."""
@@ -59,13 +50,13 @@ class Edge:
         here = {"EDGE_THREADS": "1", "EDGE_MEMORY": "8GB"}  # the process of the tests may hold a lot itself
         self.environment = environment_of(home, NO_COLOR="1") if forked else settings_of(home, **here)
 
-    def __call__(self, *arguments: str, cwd: Path | None = None, stdin: bytes = b"", **environment: str) -> Done:
+    def __call__(self, *arguments: str, cwd: Path | None = None, stdin: bytes = b"", **environment: str) -> Ended:
         folder, own = cwd or self.project, self.environment | environment
         if self.forked:
             command = [*self.forked, *arguments]
             done = subprocess.run(command, input=stdin, capture_output=True, cwd=folder, env=own, check=False)
             out, err = (said.decode(errors="surrogateescape") for said in (done.stdout, done.stderr))
-            return Done(done.returncode, out, err)
+            return Ended(done.returncode, out, err)
         output, errors = io.StringIO(), io.StringIO()
         with (
             tempfile.TemporaryFile() as given, pytest.MonkeyPatch.context() as patch,
@@ -82,14 +73,14 @@ class Edge:
             with pytest.raises(SystemExit) as end:
                 main(list(arguments))
         assert isinstance(end.value.code, int)
-        return Done(end.value.code, output.getvalue(), errors.getvalue())
+        return Ended(end.value.code, output.getvalue(), errors.getvalue())
 
     def said(self, *arguments: str, code: int = 0, **options: Any) -> str:
         """Its output, of a command that ends with a code."""
         done = self(*arguments, **options)
-        assert done.returncode == code, done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stdout
+        assert done.code == code, done.err
+        assert "Traceback" not in done.err
+        return done.out
 
     def json(self, *arguments: str, **options: Any) -> Any:
         return json.loads(self.said(*arguments, "--json", **options))
@@ -97,20 +88,20 @@ class Edge:
     def refused(self, *arguments: str, **options: Any) -> str:
         """The message of a command that is refused and prints nothing else."""
         done = self(*arguments, **options)
-        assert done.returncode == 2, (done.returncode, done.stderr)
-        assert "Traceback" not in done.stderr
-        assert done.stdout == ""
-        return done.stderr.strip()
+        assert done.code == 2, (done.code, done.err)
+        assert "Traceback" not in done.err
+        assert done.out == ""
+        return done.err.strip()
 
 
 @pytest.fixture(scope="module")
 def edge(files_home: Path) -> Edge:
     edge = Edge(files_home, files_home / "project")
     done = edge("index", ".")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("indexed 3 files (3 passages in ")
-    assert "1 skipped, 1 failed" in done.stdout
-    assert "failed: " in done.stderr
-    assert "broken.pdf" in done.stderr
-    assert "%|" not in done.stderr  # no progress bar where nobody looks
+    assert done.code == 0, done.err
+    assert done.out.startswith("indexed 3 files (3 passages in ")
+    assert "1 skipped, 1 failed" in done.out
+    assert "failed: " in done.err
+    assert "broken.pdf" in done.err
+    assert "%|" not in done.err  # no progress bar where nobody looks
     return edge

@@ -35,12 +35,12 @@ def edge(home: Path, forked_command: tuple[str, ...]) -> Edge:
 
 def test_rerank_prints_places_scores_and_texts(edge: Edge) -> None:
     done = edge("rerank", QUERY, "--docs", "docs.txt", "-k", "2")
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
+    assert done.code == 0
+    lines = done.out.splitlines()
     assert len(lines) == 2
     assert lines[0].split()[0] == "1"
     assert any(text in lines[0] for text in TEXTS)
-    assert done.stderr == ""
+    assert done.err == ""
 
 
 def test_rerank_json_has_the_documented_keys(edge: Edge) -> None:
@@ -87,10 +87,10 @@ def test_every_flag_reaches_its_consumer(edge: Edge, home: Path) -> None:
 
 def test_explain_and_stats_are_for_people(edge: Edge) -> None:
     done = edge("rerank", QUERY, "--docs", "docs.txt", "-k", "1", "--threshold", "0", "--explain", "--stats")
-    shown = done.stdout
+    shown = done.out
     assert "4 candidates; prunes above CV 0.000" in shown
     assert "layer  1  CV" in shown
-    figures = done.stderr
+    figures = done.err
     for word in ("memory", "time", "layers", "window", "chunks", "rows"):
         assert word in figures
 
@@ -122,12 +122,12 @@ def test_bad_input_is_one_sentence_and_exit_code_2(home: Path, arguments: list[s
 
 def test_embed(edge: Edge, home: Path) -> None:
     done = edge("embed", "--docs", "docs.txt")
-    vectors = [json.loads(line) for line in done.stdout.splitlines()]
+    vectors = [json.loads(line) for line in done.out.splitlines()]
     assert len(vectors) == 4
     assert sum(x * x for x in vectors[0]) == pytest.approx(1, abs=1e-3)
     document = edge.json("embed", "--docs", "docs.txt")
     assert document["embeddings"][1] == pytest.approx(vectors[1], abs=1e-5)
-    assert edge("embed", "--docs", "docs.txt", "--out", "vectors.npy").returncode == 0
+    assert edge("embed", "--docs", "docs.txt", "--out", "vectors.npy").code == 0
     assert (home / "vectors.npy").stat().st_size > 4 * 64 * 4
 
 
@@ -135,7 +135,7 @@ def test_models_list_show_and_verify(edge: Edge, home: Path) -> None:
     names = [row["name"] for row in edge.json("models", "list")["installed"]]
     assert {"tiny", "tiny-embedder"} <= set(names)
     assert edge.json("models", "show", "tiny")["layers"] == 3
-    assert "every checksum is right" in edge("models", "show", "tiny", "--verify").stdout
+    assert "every checksum is right" in edge("models", "show", "tiny", "--verify").out
     synth("tiny-bert", home / "models" / "flipped").close()
     file = home / "models" / "flipped" / "model.safetensors"
     data = bytearray(file.read_bytes())
@@ -154,7 +154,7 @@ def test_calibrate_stores_what_rerank_then_uses(edge: Edge, home: Path) -> None:
     ]
     (home / "queries.jsonl").write_text("\n".join(lines), encoding="utf-8")
     done = edge("models", "calibrate", "calibrated", "--queries", "queries.jsonl", "-k", "2", "--target", "0.5")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert (home / "models" / "calibrated" / "calibration.json").is_file()
     points = edge.json("models", "show", "calibrated")["calibration"]["points"]
     assert points
@@ -162,7 +162,7 @@ def test_calibrate_stores_what_rerank_then_uses(edge: Edge, home: Path) -> None:
     (home / "models" / "calibrated" / "calibration.json").write_bytes(b"{")
     assert "edge models calibrate" in edge.refused("rerank", QUERY, "--docs", "docs.txt", "--model", "calibrated")
     done = edge("models", "calibrate", "calibrated", "--queries", "queries.jsonl", "-k", "2", "--target", "0.5")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert edge.json("models", "show", "calibrated")["calibration"]["points"] == points
     assert 'needs "query"' in edge.refused("models", "calibrate", "calibrated", "--queries", "docs.jsonl")
     judged = [
@@ -171,7 +171,7 @@ def test_calibrate_stores_what_rerank_then_uses(edge: Edge, home: Path) -> None:
     judged[3] = json.dumps(json.loads(lines[3]) | {"grades": [0] * 20})
     (home / "judged.jsonl").write_text("\n".join(judged), encoding="utf-8")
     done = edge("models", "calibrate", "calibrated", "--queries", "judged.jsonl", "-k", "2", "--target", "0.5")
-    assert "calibrated on 4 queries" in done.stdout  # half of the nine that have something relevant
+    assert "calibrated on 4 queries" in done.out  # half of the nine that have something relevant
 
 
 def test_calibration_is_told_where_queries_come_from(tmp_path: Path) -> None:
@@ -182,20 +182,20 @@ def test_calibration_is_told_where_queries_come_from(tmp_path: Path) -> None:
 
 def test_settings_show_their_origin(edge: Edge) -> None:
     done = edge("config", "show", "--resolved", EDGE_MEMORY="222MB")
-    assert "222 MB" in done.stdout
-    assert "environment EDGE_MEMORY" in done.stdout
+    assert "222 MB" in done.out
+    assert "environment EDGE_MEMORY" in done.out
 
 
 def test_a_setting_is_written_into_the_users_file(edge: Edge) -> None:
-    (place,) = [line for line in edge("config", "show").stdout.splitlines() if line.startswith("your file")]
+    (place,) = [line for line in edge("config", "show").out.splitlines() if line.startswith("your file")]
     file = Path(place.removeprefix("your file").partition("  (")[0].strip())
     assert not file.exists()
     for name, value in (("memory", "300MB"), ("server", "no"), ("context", "2048"), ("llm_key", "secret")):
         done = edge("config", "set", name, value)
-        assert (done.returncode, "secret" in done.stdout) == (0, False)
+        assert (done.code, "secret" in done.out) == (0, False)
     file.write_text(f"# mine\n{file.read_text(encoding='utf-8')}", encoding="utf-8")
-    assert edge("config", "set", "memory", "400MB").returncode == 0
-    assert edge("config", "set", "context", "").returncode == 0
+    assert edge("config", "set", "memory", "400MB").code == 0
+    assert edge("config", "set", "context", "").code == 0
     assert file.read_text(encoding="utf-8") == '# mine\nmemory = "400MB"\nserver = false\nllm_key = "secret"\n'
     assert file.stat().st_mode & 0o077 == 0
     shown = edge.json("config", "show", "--resolved")
@@ -207,7 +207,7 @@ def test_a_setting_is_written_into_the_users_file(edge: Edge) -> None:
 
 def test_help_is_asked_for_in_words(edge: Edge) -> None:
     for words in ((), ("search",), ("memory", "add")):
-        assert edge("help", *words).stdout == edge(*words, "--help").stdout
+        assert edge("help", *words).out == edge(*words, "--help").out
     assert "`edge search` has no commands below it" in edge.refused("help", "search", "x")
     assert "did you mean `edge search`?" in edge.refused("help", "serch")
 
@@ -218,11 +218,11 @@ def test_a_collection_may_have_a_name_that_is_no_utf_8(edge: Edge, home: Path) -
     place = ("-c", "c\udcff")
     for verb in (("index", "notes"), ("search", QUERY), ("check",), ("repair",), ("compact",), ("backup", "copy")):
         done = edge(*verb, *place)
-        assert (done.returncode, done.stderr) == (0, ""), verb
-    assert "river.md" in edge("search", "-", *place, stdin=QUERY.encode()).stdout
+        assert (done.code, done.err) == (0, ""), verb
+    assert "river.md" in edge("search", "-", *place, stdin=QUERY.encode()).out
     assert "not valid UTF-8 (byte 1)" in edge.refused("search", "-", *place, stdin=b"a\xff")
     for verb in (("add", "Alice keeps bees."), ("repair",), ("check",)):
-        assert edge("memory", *verb, "--path", "m\udcff").returncode == 0, verb
+        assert edge("memory", *verb, "--path", "m\udcff").code == 0, verb
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
@@ -236,4 +236,4 @@ def test_output_that_cannot_be_written_is_an_error(edge: Edge, home: Path) -> No
 
 def test_a_character_that_the_terminal_does_not_have_is_replaced(edge: Edge) -> None:
     done = edge("rerank", QUERY, "--docs", "-", stdin="café …\n".encode(), PYTHONIOENCODING="latin-1")
-    assert "caf\udce9 ?" in done.stdout
+    assert "caf\udce9 ?" in done.out

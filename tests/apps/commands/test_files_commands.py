@@ -22,7 +22,7 @@ from tests.apps.commands.conftest import Edge
 
 
 def test_indexing_again_is_up_to_date(edge: Edge) -> None:
-    assert edge("index", ".").stdout == "up to date: 3 unchanged, 1 skipped, 1 failed\n"
+    assert edge("index", ".").out == "up to date: 3 unchanged, 1 skipped, 1 failed\n"
     report = edge.json("index", "--stats")
     assert (report["indexed"], report["unchanged"], report["removed"]) == (0, 3, 0)
     assert 0 < report["peak_resident"] <= report["limit"]
@@ -52,18 +52,18 @@ def test_search_json_has_the_documented_keys(edge: Edge) -> None:
 
 def test_search_for_people(edge: Edge) -> None:
     done = edge("search", "river floods", "--no-rerank", "--explain", "--stats")
-    assert done.returncode == 0
-    assert f"docs{os.sep}rivers.md:3" in done.stdout
-    assert "The river floods in spring" in done.stdout
-    assert "\x1b[" not in done.stdout
-    assert "words #1" in done.stdout
+    assert done.code == 0
+    assert f"docs{os.sep}rivers.md:3" in done.out
+    assert "The river floods in spring" in done.out
+    assert "\x1b[" not in done.out
+    assert "words #1" in done.out
     for word in ("memory", "time", "index    no lists, and none to fetch ahead: up to 20,000 vectors are compared"):
-        assert word in done.stderr
+        assert word in done.err
 
 
 def test_a_result_is_got_by_the_id_that_search_prints(edge: Edge) -> None:
     for query in ("when does the river flood", "bread needs time"):
-        first = edge("search", query, "-n", "1").stdout.splitlines()[0]
+        first = edge("search", query, "-n", "1").out.splitlines()[0]
         place, id = re.fullmatch(r"  1  [\d.]+  (\S+):\d+ .* (#\d+)", first).groups()  # type: ignore[union-attr]
         assert edge.json("get", id)["documents"][0]["path"].endswith(place)
 
@@ -75,29 +75,29 @@ def test_a_result_has_one_number_whatever_the_number_of_results(edge: Edge) -> N
     assert list(relevance.values()) == sorted(relevance.values(), reverse=True)
     assert list(relevance.values()) == [result["score"] for result in results]
     for count in ("1", "3"):
-        rows = re.findall(r"^ +\d+  ([\d.]+)  .* #(\d+)$", edge("search", "river floods", "-n", count).stdout, re.M)
+        rows = re.findall(r"^ +\d+  ([\d.]+)  .* #(\d+)$", edge("search", "river floods", "-n", count).out, re.M)
         assert rows
         assert [(shown, int(id)) for shown, id in rows] == [(f"{relevance[int(id)]:.2f}", int(id)) for _, id in rows]
-    assert " blend 0." in edge("search", "river floods", "--explain").stdout
+    assert " blend 0." in edge("search", "river floods", "--explain").out
 
 
 def test_lines_behind_the_end_of_a_document_are_not_found(edge: Edge) -> None:
     done = edge("get", "rivers.md:99")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("edge: nothing found")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("edge: nothing found")
     assert edge.json("get", "rivers.md:99", code=1) == {"documents": []}
 
 
 def test_get_prints_what_there_is_beside_what_is_missing(edge: Edge) -> None:
     done = edge("get", "rivers.md", "none.md", "bread.md")
-    assert done.returncode == 2
-    assert "The river floods" in done.stdout
-    assert "flour" in done.stdout
-    assert done.stderr == "edge: none.md is not in the collection; `edge list` shows what is\n"
+    assert done.code == 2
+    assert "The river floods" in done.out
+    assert "flour" in done.out
+    assert done.err == "edge: none.md is not in the collection; `edge list` shows what is\n"
 
 
 def test_everyday_commands_and_options_come_first(edge: Edge) -> None:
-    first, others = edge("--help").stdout.split("Everyday commands:")[1].split("Other commands:")
+    first, others = edge("--help").out.split("Everyday commands:")[1].split("Other commands:")
     assert [line.split()[0] for line in first.splitlines() if re.match(r"  \w", line)] == [
         "demo", "index", "search", "ask", "memory", "serve", "mcp", "status",
     ]  # fmt: skip
@@ -107,7 +107,7 @@ def test_everyday_commands_and_options_come_first(edge: Edge) -> None:
         ("index", "--retry", "--recall"),
         ("ask", "--llm", "--seed"),
     ):
-        everyday, more = edge(verb, "--help").stdout.split("More options:")
+        everyday, more = edge(verb, "--help").out.split("More options:")
         assert option in everyday
         assert option not in more
         assert other in more
@@ -130,7 +130,7 @@ def test_what_was_indexed_or_removed_is_named(edge: Edge, files_home: Path, monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Watcher, "run", run)
-    shown = edge("watch", *at).stdout.splitlines()
+    shown = edge("watch", *at).out.splitlines()
     assert shown[-2:][0] == "up to date: 1 unchanged"
     assert shown[-1].endswith(f", 1 unchanged: {folder / 'c.txt'}")
 
@@ -161,24 +161,24 @@ def test_every_flag_of_search_reaches_its_consumer(edge: Edge, files_home: Path)
 
 def test_nothing_found_is_exit_code_1(edge: Edge, files_home: Path) -> None:
     done = edge("search", "river", "--filter", "larger:1GB")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "nothing found" in done.stderr
+    assert (done.code, done.out) == (1, "")
+    assert "nothing found" in done.err
     (files_home / "empty").mkdir()
     edge("index", str(files_home / "empty"), "-c", str(files_home / "empty.edge"))
     for filters in ([], ["--filter", "type:pdf"]):
         done = edge("search", "river", "-c", str(files_home / "empty.edge"), *filters)
-        assert (done.returncode, done.stderr) == (1, "edge: nothing found; nothing is indexed yet\n")
-    assert edge("list", "--filter", "type:pdf").returncode == 1
+        assert (done.code, done.err) == (1, "edge: nothing found; nothing is indexed yet\n")
+    assert edge("list", "--filter", "type:pdf").code == 1
     done = edge("remove", "not-there.txt")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "edge: not-there.txt is not in the collection; `edge list` shows what is\n"
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "edge: not-there.txt is not in the collection; `edge list` shows what is\n"
 
 
 def test_no_collection_is_made_among_the_files_that_it_indexes(edge: Edge) -> None:
     before = sorted((edge.project / "docs").iterdir())
     done = edge("index", "docs", "-c", "docs")
-    assert done.returncode == 2
-    assert "`edge collections add docs`" in done.stderr
+    assert done.code == 2
+    assert "`edge collections add docs`" in done.err
     assert sorted((edge.project / "docs").iterdir()) == before
 
 
@@ -192,24 +192,24 @@ def test_what_is_left_out_is_named_with_its_reason(edge: Edge, files_home: Path)
     (folder / "bad.pdf").write_bytes(b"%PDF-1.7\nnothing")
     left = "left out: old.bin (the file is binary)"
     done = edge("index", str(folder), *at)
-    assert done.stdout.endswith(", 1 incomplete, 1 skipped, 1 failed\n")
-    assert f"incomplete: {folder / 'a.zip'}: {left}\n" in done.stderr
+    assert done.out.endswith(", 1 incomplete, 1 skipped, 1 failed\n")
+    assert f"incomplete: {folder / 'a.zip'}: {left}\n" in done.err
     assert edge.json("index", *at)["incomplete"] == 0  # of this run, which has read nothing
     (folder / "worse.pdf").write_bytes(b"%PDF-1.7\nnothing more")
-    said = edge("index", *at).stderr
+    said = edge("index", *at).err
     assert f"failed: {folder / 'worse.pdf'}: " in said
     assert "a.zip" not in said
     assert f"failed: {folder / 'bad.pdf'}: " in said, "it counts as failed in each run"
     (folder / "worse.pdf").unlink()
     edge("index", *at)
-    shown = edge("status", *at).stdout
+    shown = edge("status", *at).out
     assert f"incomplete  1 file\n  a.zip: {left}\n" in shown
     assert "skipped     1 file or folder\n  film.mp4: the file is binary\n" in shown
     assert "failed      1 file\n  bad.pdf: " in shown
     assert edge.json("status", *at)["incomplete"] == [{"path": str(folder / "a.zip"), "reason": left}]
     (result,) = edge.json("search", "snow", *at)["results"]
     assert result["mail"]["subject"] == "note.txt"
-    assert f"{folder / 'a.zip'} › note.txt:1" in edge("search", "snow", *at).stdout
+    assert f"{folder / 'a.zip'} › note.txt:1" in edge("search", "snow", *at).out
 
 
 def test_status_and_list(edge: Edge) -> None:
@@ -221,13 +221,13 @@ def test_status_and_list(edge: Edge) -> None:
     assert (status["kinds"], status["roots"]) == ({"markdown": 2, "text": 1}, [str(edge.project)])
     assert [Path(entry["path"]).name for entry in status["skipped"]] == ["picture.bin"]
     assert status["embedder"]["source"] == "tiny-embedder"
-    shown = edge("status").stdout
+    shown = edge("status").out
     assert "3 files" in shown
     assert "broken.pdf: " in shown
     files = edge.json("list")["files"]
     assert [Path(file["path"]).name for file in files] == ["bread.md", "rivers.md", "notes.txt"]
     assert [(file["kind"], file["chunks"]) for file in files] == [("markdown", 1), ("markdown", 1), ("text", 1)]
-    assert "markdown" in edge("list", "--filter", "path:docs").stdout
+    assert "markdown" in edge("list", "--filter", "path:docs").out
 
 
 def test_remove_and_compact(edge: Edge, files_home: Path) -> None:
@@ -238,12 +238,12 @@ def test_remove_and_compact(edge: Edge, files_home: Path) -> None:
     (folder / "b.txt").write_text("A bread.")
     assert edge.json("index", str(folder), *place)["indexed"] == 2
     done = edge("remove", str(folder / "a.txt"), "--json", *place)
-    assert (done.returncode, json.loads(done.stdout)) == (0, {"removed": 1})
-    assert f"{folder / 'a.txt'} will come back with the next `edge index`" in done.stderr
+    assert (done.code, json.loads(done.out)) == (0, {"removed": 1})
+    assert f"{folder / 'a.txt'} will come back with the next `edge index`" in done.err
     assert [file["path"] for file in edge.json("list", *place)["files"]] == [str(folder / "b.txt")]
     after = edge.json("compact", *place)
     assert 0 < after["bytes_after"] <= after["bytes_before"]
-    assert re.fullmatch(r"(gave .* back|nothing to give back): .* [kM]?B\n", edge("compact", *place).stdout)
+    assert re.fullmatch(r"(gave .* back|nothing to give back): .* [kM]?B\n", edge("compact", *place).out)
     assert edge.json("search", "bread", *place)["results"][0]["path"] == str(folder / "b.txt")
 
 
@@ -265,16 +265,16 @@ def test_what_is_not_there_now_is_said_and_kept(edge: Edge, files_home: Path, mo
         done = edge("index", *place)
     assert (
         f"{disk / 'inner'} cannot be read, and `edge status` says why; what was indexed of it stays searchable"
-        in done.stderr
+        in done.err
     )
     os.rename(disk, files_home / "unplugged")
-    assert f"{disk} is not there; what was indexed of it stays searchable" in edge("index", *place).stderr
+    assert f"{disk} is not there; what was indexed of it stays searchable" in edge("index", *place).err
     disk.mkdir()
     done = edge("index", *place)
-    assert f"{disk} is empty now; what was indexed of it stays searchable" in done.stderr
+    assert f"{disk} is empty now; what was indexed of it stays searchable" in done.err
     assert edge.json("search", "river", *place)["results"]
     done = edge("remove", str(disk), *place)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.code, done.err) == (0, "")
 
 
 def test_a_project_s_collection_indexes_only_the_project_by_itself(edge: Edge, files_home: Path) -> None:
@@ -284,8 +284,8 @@ def test_a_project_s_collection_indexes_only_the_project_by_itself(edge: Edge, f
     assert edge.json("index", str(outside))["indexed"] == 1
     (outside / "more.txt").write_text("Another secret.")
     done = edge("index")
-    assert f"{outside} lies outside" in done.stderr
-    assert done.stdout.startswith("up to date")
+    assert f"{outside} lies outside" in done.err
+    assert done.out.startswith("up to date")
     assert edge.json("index", str(outside))["indexed"] == 1
     assert edge.json("remove", str(outside)) == {"removed": 2}
 
@@ -324,7 +324,7 @@ def test_names_that_steer_a_terminal_are_escaped_for_people(edge: Edge, files_ho
     (folder / "broken\x1b.pdf").write_bytes(b"%PDF-1.7\n" + b"nothing of a PDF" * 50)
     (folder / "gone\x1b.txt").write_text("A bread.")
     done = edge("index", str(folder), *place)
-    assert (done.returncode, "broken\\u001b.pdf: " in done.stderr) == (0, True)
+    assert (done.code, "broken\\u001b.pdf: " in done.err) == (0, True)
     outputs = [
         done, edge("status", *place), edge("list", *place), edge("search", "river", "--explain", *place),
         edge("remove", str(folder / "gone\x1b.txt"), *place),
@@ -332,9 +332,9 @@ def test_names_that_steer_a_terminal_are_escaped_for_people(edge: Edge, files_ho
     os.rename(folder, files_home / "elsewhere")
     outputs.append(edge("index", *place))
     for done in outputs:
-        assert "\x1b" not in done.stdout + done.stderr
-        assert "two\nlines" not in done.stdout + done.stderr
-    assert ["red\\u001b7" in done.stdout + done.stderr for done in outputs] == [True] * len(outputs)
+        assert "\x1b" not in done.out + done.err
+        assert "two\nlines" not in done.out + done.err
+    assert ["red\\u001b7" in done.out + done.err for done in outputs] == [True] * len(outputs)
     found = edge.json("search", "river", *place)["results"]
     assert str(folder / "two\nlines.txt") in [result["path"] for result in found]
 
@@ -346,20 +346,20 @@ def test_the_default_models_find_by_meaning_without_a_download(edge: Edge, files
     folder.mkdir()
     (folder / "pet.txt").write_text("The kitten fell asleep on the couch.\n")
     (folder / "car.txt").write_text("The engine needs new oil every spring.\n")
-    assert edge("index", str(folder), *place, **new).returncode == 0
+    assert edge("index", str(folder), *place, **new).code == 0
     for words in ([], ["--no-rerank"]):
         found = edge.json("search", "where did the cat rest?", *words, *place, **new)["results"]
         assert Path(found[0]["path"]).name == "pet.txt", "no word of the question is in it"
 
 
 def test_what_matches_is_coloured_on_a_terminal_only(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "\x1b[" not in edge("search", "river", "--no-rerank", TERM="xterm").stdout  # nobody looks
+    assert "\x1b[" not in edge("search", "river", "--no-rerank", TERM="xterm").out  # nobody looks
     monkeypatch.setattr("edge.apps.console.is_terminal", lambda: True)
-    shown = edge("search", "river", "--no-rerank", TERM="xterm").stdout
+    shown = edge("search", "river", "--no-rerank", TERM="xterm").out
     assert "\x1b[33m\x1b[1mriver\x1b[0m" in shown
     assert f"\x1b[36m\x1b[1m{Path('docs') / 'rivers.md'}\x1b[0m" in shown
     for environment in ({"NO_COLOR": "1", "TERM": "xterm"}, {"TERM": "dumb"}):
-        assert "\x1b[" not in edge("search", "river", "--no-rerank", **environment).stdout
+        assert "\x1b[" not in edge("search", "river", "--no-rerank", **environment).out
 
 
 def test_a_process_of_its_own_stays_within_its_limit(edge: Edge) -> None:
@@ -399,13 +399,13 @@ def test_check_and_repair_say_what_they_found(edge: Edge) -> None:
     path.write_bytes(data)
     for more in ((), ("--json",)):
         done = edge("check", "--read-data", *more)
-        assert done.returncode == 2
-        assert "database" in done.stdout
-        assert "`edge repair` mends what it can" in done.stderr
+        assert done.code == 2
+        assert "database" in done.out
+        assert "`edge repair` mends what it can" in done.err
     assert edge.json("repair")["after"]["sound"] is True
     done = edge("check", "--read-data")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("sound: ")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("sound: ")
 
 
 def test_a_search_imports_no_module_of_writing(edge: Edge) -> None:
@@ -431,47 +431,47 @@ def test_a_near_name_is_suggested(edge: Edge) -> None:
         ("remove", "docs/rivers.txt", rivers, 1),
     ):  # fmt: skip
         done = edge(verb, name)
-        assert done.returncode == code
-        assert f"is not in the collection; did you mean {meant}?" in done.stderr
-    assert edge("get", "xyz").stderr.endswith("xyz is not in the collection; `edge list` shows what is\n")
+        assert done.code == code
+        assert f"is not in the collection; did you mean {meant}?" in done.err
+    assert edge("get", "xyz").err.endswith("xyz is not in the collection; `edge list` shows what is\n")
 
 
 def test_a_folder_without_files_and_a_file_count_in_words(edge: Edge, files_home: Path) -> None:
     place = ["--collection", str(files_home / "single")]
     (files_home / "bare").mkdir()
-    assert edge("index", str(files_home / "bare"), *place).stdout == "there was no file to index\n"
+    assert edge("index", str(files_home / "bare"), *place).out == "there was no file to index\n"
     done = edge("list", *place)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "edge: no file is indexed\n")
+    assert (done.code, done.out, done.err) == (1, "", "edge: no file is indexed\n")
     (files_home / "one").mkdir()
     (files_home / "one" / "a.txt").write_text("A river.")
-    assert edge("index", str(files_home / "one"), *place).stdout.startswith("indexed 1 file (1 passage in ")
-    status = edge("status", *place).stdout
+    assert edge("index", str(files_home / "one"), *place).out.startswith("indexed 1 file (1 passage in ")
+    status = edge("status", *place).out
     assert "indexed     1 file, " in status
     assert "skipped     0 files and folders\n" in status
     (files_home / "one" / "b.txt").write_text("A river.")
     edge("index", *place)
     (files_home / "one" / "b.txt").unlink()
-    assert edge("index", str(files_home / "one"), *place).stdout == "up to date: 1 unchanged, 1 removed\n"
-    assert edge("remove", str(files_home / "one" / "a.txt"), *place).stdout == "removed 1 file\n"
+    assert edge("index", str(files_home / "one"), *place).out == "up to date: 1 unchanged, 1 removed\n"
+    assert edge("remove", str(files_home / "one" / "a.txt"), *place).out == "removed 1 file\n"
     purged = edge("remove", "--purge", str(files_home / "one" / "a.txt"), *place)
-    assert purged.returncode == 1
-    assert "not reached, and may still hold the texts:\n  backups" in purged.stdout
+    assert purged.code == 1
+    assert "not reached, and may still hold the texts:\n  backups" in purged.out
     done = edge("remove", str(files_home / "one"), *place)  # a folder that holds no file any more
-    assert (done.returncode, done.stdout, done.stderr) == (0, "removed 0 files\n", "")
+    assert (done.code, done.out, done.err) == (0, "removed 0 files\n", "")
 
 
 def test_a_path_without_a_description_says_so(edge: Edge) -> None:
-    assert edge("describe").stderr == "edge: nothing is described\n"
-    assert edge("describe", "docs").stderr == "edge: docs is not described\n"
-    assert edge("describe", "docs", "All about rivers.").stderr == ""
-    assert edge("describe", "docs").stdout == f"{edge.project / 'docs'}  All about rivers.\n"
-    assert edge("describe", "docs", "--remove").stderr == ""
+    assert edge("describe").err == "edge: nothing is described\n"
+    assert edge("describe", "docs").err == "edge: docs is not described\n"
+    assert edge("describe", "docs", "All about rivers.").err == ""
+    assert edge("describe", "docs").out == f"{edge.project / 'docs'}  All about rivers.\n"
+    assert edge("describe", "docs", "--remove").err == ""
 
 
 def test_a_list_without_names_says_so(edge: Edge, files_home: Path) -> None:
     done = edge("collections", "list", XDG_DATA_HOME=str(files_home / "unnamed"), HOME=str(files_home / "unnamed"))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "edge: no collection has a name; `edge collections add NAME` gives one a name\n"
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "edge: no collection has a name; `edge collections add NAME` gives one a name\n"
 
 
 @pytest.mark.parametrize(
