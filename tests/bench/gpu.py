@@ -18,7 +18,7 @@ from making.synth import SHAPES
 
 from bench.figures import Column, Figure, higher, lower, neither, tabulate
 from bench.gpu_worker import work
-from bench.options import Folder, Names, NewFolder, Output, benchmark
+from bench.options import Names, NewFolder, Output, benchmark
 from bench.process import measure, processor, say
 from edge.errors import EdgeError, InputError
 
@@ -26,9 +26,7 @@ _SHAPES = "ms-marco-minilm-l6,bge-reranker-v2-m3,qwen3-reranker-0.6b"
 _PREFIX_TOKENS = 90
 """Tokens of a decoder's prefix: the template of Qwen3-Reranker has 60 to 70, the rest is the query."""
 
-_PARTS = (
-    "parity", "launches", "machine", "tokens", "search", "lookahead", "transformers", "rerank", "judged",
-)  # fmt: skip
+_PARTS = ("parity", "launches", "machine", "tokens", "search", "lookahead", "transformers", "rerank")
 
 _LONGEST = 2.5
 """A measurement that takes so many times as long as it should is ended, so that others find time."""
@@ -86,12 +84,6 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
     tokens = parts.get("tokens", {})
     caption = f"the host's time for the tokens of {tokens.get('candidates', 0):,} candidates"
     yield from tabulate(tokens.get("rows", {}), times, caption)
-    judged = parts.get("judged", {})
-    columns = {
-        "questions": neither("questions"), "same": neither("order and bits of the host"),
-        "on_device": neither("lists on the device, of a search"),
-    }  # fmt: skip
-    yield from tabulate(judged.get("rows", {}), columns, f"all questions of {judged.get('set', 'no set')}")
     apart = {"mean": neither("mean"), "most": neither("most")}
     layers = parts.get("parity", {}).get("layers", {})
     yield from tabulate(layers, apart, "distance of a layer from the reference")
@@ -112,11 +104,6 @@ def _together(found: dict[str, Any]) -> Iterator[Figure]:
         "questions": neither("questions"), "device_peak": lower("device memory", "B"),
     }  # fmt: skip
     yield from tabulate(gains, columns, "lookahead beside a language model")
-    columns = {
-        "kept": higher("searches in time", "%"), "p95": lower("search p95", "s"), "tokens": higher("tokens", "/s"),
-        "held": neither("lists held on the device", "B"),
-    }  # fmt: skip
-    yield from tabulate(found.get("loads", {}), columns, "open loads beside a language model")
 
 
 @dataclass
@@ -171,9 +158,6 @@ def gpu(
     vectors: Annotated[int | None, "Of the index.  [default: 1000000; 20000 in a rehearsal]"] = None,
     lists: Annotated[
         int | None, "Vectors in host memory beside a language model.  [default: 5000000; 20000 in a rehearsal]"
-    ] = None,
-    data: Annotated[
-        Folder | None, "Judged set in BEIR layout, all questions of which are searched on device and host."
     ] = None,
     only: Annotated[Sequence[str], Names(_PARTS), "Parts to measure; all if not given."] = (),
     minutes: Annotated[float, "After which it ends."] = 9.0,
@@ -238,11 +222,6 @@ def gpu(
                 run.take(f"{shape} {precision}", task, seconds=60)
                 for name, form in _FORMS.items() if precision == "int8" and on != "webgpu" else ():
                     run.take(f"{shape} {name}", {**task, "int8": form}, seconds=60)
-        if data is not None:
-            device = "webgpu" if on == "webgpu" else "cuda"
-            options = {"cap": "64MB"} | ({"always": True} if on == "webgpu" else {"on": on})
-            task = {"part": "judged", "data": str(data), "device": device, "options": options, **common}
-            run.take("judged", task, seconds=60)
         packing.shutdown()
     run.report["seconds"] = 60 * minutes - (run.until - time.monotonic())
     run.write()

@@ -1,11 +1,8 @@
-"""Lists and a language model on one card, for the benchmark `gpu`: lookahead while the model writes (TeleRAG), and the
-share of the lists that is held under an open load (VectorLiteRAG)."""
+"""Lists and a language model on one card, for the benchmark `gpu`: lookahead while the model writes (TeleRAG)."""
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,15 +16,14 @@ import numpy as np
 
 from bench.gpu_search import Index, built, forgotten
 from bench.load import drawn
-from bench.placement import Load, question
+from bench.placement import question
 from edge.blocks import BlockFile, BlockId, Extent
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.ivf.base import NO_IDS, NO_ROWS, CodecSpec, ListPart, Snapshot, Vectors
-from edge.ivf.placement import Asked, Share, smallest_share
-from edge.ivf.plan import SearchCost, probe
+from edge.ivf.plan import probe
 from edge.ivf.search import IndexSearcher
 
 _K = 10
@@ -48,21 +44,6 @@ _LONGEST = 512
 
 _APART = 0.3
 """Length of the difference of what is searched from what the model begins with."""
-
-_BUSY = (1.0, 2.0, 4.0)
-"""Rates of the open load, in searches of the idle host."""
-
-_WITHIN = 2.0
-"""The deadline, in searches of the idle host."""
-
-_MOST = 500
-"""Searches of a load, about."""
-
-_LEARNED = 8
-"""Searches from which the pace of the card is learned."""
-
-_CALIBRATED = 256
-"""Searches by which the lists to hold are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +195,6 @@ class World:
         self.model = RandomDecoder(self.device.card, shape, _LONGEST)
         stack.callback(self.model.close)
         self._hold(self.searcher.host, self.parts)
-        self.alone(True)
-        self.search(topics[:1], nprobe=snapshot.nlist)
-        self.host_s = statistics.median(self.timed(topics[n : n + 1]) for n in range(5))
-        self.alone(False)
         self.search(topics[:1])  # the card's search takes its memory
         started = time.perf_counter()
         self.model.write(_ASKED, 32)
@@ -229,11 +206,6 @@ class World:
 
     def search(self, queries: Vectors, **options: Any) -> Any:
         return self.searcher.search(self.snapshot, queries, _K, **{"nprobe": self.nprobe} | options)
-
-    def timed(self, queries: Vectors) -> float:
-        started = time.perf_counter()
-        self.search(queries)
-        return time.perf_counter() - started
 
     def ahead(self, begun: Vectors, tokens: int) -> Any:
         """Fetches the lists near what the model begins with, while it writes so many tokens."""
@@ -306,7 +278,6 @@ def lookahead(task: dict[str, Any]) -> dict[str, Any]:
                 found["rows"][f"{pipeline}, {arm}"] = row
                 expected = expected or answers
                 found["same"] &= all(a == b for a, b in zip(expected, answers, strict=False))
-        found["loads"] = _loads(world, task["seconds"] / 2)
         return found
 
 
@@ -357,69 +328,3 @@ def _answered(world: World, pipeline: str, arm: str, seconds: float) -> tuple[di
         "seconds": took, "search_s": searched, "questions": len(took), "hits": hits / max(1.0, hits + misses),
         "device_peak": card.peak(),
     }, answers  # fmt: skip
-
-
-def _loads(world: World, seconds: float) -> dict[str, Any]:
-    """Searches within the deadline under open loads, beside a model that writes, with none of the lists on the card,
-    all of them, and the fewest that the deadline needs."""
-    within = _WITHIN * world.host_s
-    rows: dict[str, Any] = {}
-    for arm in ("none", "all", "fewest"):
-        world.alone(arm == "none")
-        if arm == "fewest":
-            held = _fewest(world, within).nbytes
-        else:
-            world.hold(world.parts if arm == "all" else [])
-            held = world.lists * (arm == "all")
-        for busy in _BUSY:
-            rate = busy / world.host_s
-            arrivals = drawn(rate, min(seconds, _MOST / rate), {"search": 1}, len(world.topics), seed=5)
-            load = Load(world.searcher, world.snapshot, world.topics, world.nprobe, None)
-            with _writing(world) as written:
-                started = time.perf_counter()
-                found = load([(one.at, one.topic, one.number) for one in arrivals])
-                took = time.perf_counter() - started
-            rows[f"{busy:g} times the host's rate, {arm}"] = {
-                "kept": float(np.mean(np.array(found.get("took", [])) <= within)) if arrivals else None,
-                "p95": found.get("p95"), "tokens": len(written) / took, "held": held,
-            }  # fmt: skip
-    world.alone(False)
-    return rows
-
-
-def _fewest(world: World, within: float) -> Share:
-    """Holds the lists that the product's placement chooses by a sample of the busiest load. The card holds all."""
-    world.searcher._pace = SearchCost()  # that of the host's searches tells nothing
-    for topic in range(_LEARNED):
-        world.search(world.question(topic, topic))
-    sample = drawn(_BUSY[-1] / world.host_s, _CALIBRATED * world.host_s, {"search": 1}, len(world.topics), seed=4)
-    log = [
-        Asked(one.at, probe(world.question(one.topic, one.number), world.snapshot.centroids, world.nprobe)[0])
-        for one in sample
-    ]
-    nbytes = np.array([sum(part.nbytes for part in own) for own in world.snapshot.lists], np.int64)
-    share = smallest_share(
-        log, nbytes, world.searcher._batch_seconds(world.snapshot), within=within, most=16, room=world.lists
-    )
-    world.hold([part for number in share.lists.tolist() for part in world.snapshot.lists[number]])
-    return share
-
-
-@contextmanager
-def _writing(world: World) -> Iterator[list[int]]:
-    """A model that writes one answer after the other; a number for each token."""
-    written: list[int] = []
-    ended = threading.Event()
-
-    def write() -> None:
-        while not ended.is_set():
-            world.model.write(_READ, 16)
-            written.extend(range(16))
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield written
-    finally:
-        ended.set()
-        thread.join()

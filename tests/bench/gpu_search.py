@@ -14,8 +14,10 @@ import numpy.typing as npt
 from bench.process import timed
 from bench.vectors import recall
 from edge.budget import MemoryBudget
-from edge.ivf.base import Codec, CodecSpec, Vectors
-from edge.ivf.device import Candidates, Joins, ListScan, SearchPlace, SearchRequest
+from edge.devices.cpu import CpuDevice
+from edge.devices.faiss_codec import FaissCodecs
+from edge.ivf.base import CodecSpec, Vectors
+from edge.ivf.device import Candidates, Joins, ListScan, SearchPlace, SearchRequest, open_device
 from edge.ivf.scan import best, exact_scores
 
 _DIM = 384
@@ -24,25 +26,6 @@ _WIDTH = 8 * _K + 8
 _BATCHES = (1, 16, 256)
 _ROUNDS = 5
 _ITERATIONS = 5
-
-
-@dataclass
-class _PlainCodec:
-    """SQ8 in numpy, where faiss is missing. It is its own scanner, of one query."""
-
-    spec: CodecSpec
-
-    def scanner(self) -> _PlainCodec:
-        return _PlainCodec(self.spec)
-
-    def set_query(self, query: Vectors) -> None:
-        low, span = np.frombuffer(self.spec.state, "<f4").reshape(2, -1)
-        self._weights, self._base = query * span / 255, float(query @ (low + span / 510))
-
-    def scan(self, codes: npt.NDArray[np.uint8], labels: Any, scores: Vectors, found: Any) -> None:
-        values = np.concatenate((scores, codes @ self._weights + np.float32(self._base)))
-        order = np.argsort(values, kind="stable")[len(codes) :]
-        scores[:], found[:] = values[order], np.concatenate((found, labels))[order]
 
 
 @dataclass
@@ -67,43 +50,31 @@ def search(task: dict[str, Any]) -> dict[str, Any]:
     """Queries per second by the number of queries in a request, and recall, on each device."""
     import torch
 
-    from bench.gpu_worker import torch_alone
-    from edge.ivf.device import open_device
-
     on = task["on"]
     name = "webgpu" if on == "webgpu" else "cuda"
     index = built(torch, "cpu" if name == "webgpu" else on, task["vectors"])
     forgotten(torch, on)
     found: dict[str, Any] = {"vectors": len(index.vectors), "dim": _DIM, "lists": len(index.centroids), "rows": {}}
     index.rounds = 1 if task["rehearsal"] else _ROUNDS
-    codec, reason = _codec(index.spec)
+    codec = FaissCodecs().open(index.spec)
     nprobe = _enough(index)
     found |= {"nprobe": nprobe, "recall_of_lists": _list_recall(index, nprobe)}
     gpu = not task["rehearsal"]
     budget = MemoryBudget(64 << 30 if gpu else 4 << 30)
     cap = "256MB" if not gpu else "4GB" if name == "webgpu" else ""
-    for row, alone in {name: False, **({"cuda, torch alone": True} if name == "cuda" else {})}.items():
-        with torch_alone(alone):
-            device: Any = open_device(name, budget, cap=cap, **({} if name == "webgpu" else {"on": on}))
-        started = time.perf_counter()
-        lists = _sent(index, device)
-        sent = {"nbytes": index.codes.nbytes, "seconds": time.perf_counter() - started}
-        found["rows"][row], results = _measured(index, device, codec, lists, nprobe)
-        found["rows"][row]["device_peak"] = device.card.peak() if name == "cuda" else None
-        device.close()
-        if not alone:
-            found["sent"], answers = sent, results
-    if reason:
-        found["absent"] = {"cpu": reason, "faiss": reason}
-    else:
-        from edge.devices.cpu import CpuDevice
-
-        host = CpuDevice(budget)
-        here = [index.codes[low:high] for low, high in zip(index.starts[:-1], index.starts[1:], strict=True)]
-        found["rows"]["cpu, one thread"], expected = _measured(index, host, codec, here, nprobe)
-        host.close()
-        _faiss(index, nprobe, task["threads"], found)
-        found["equal_results"] = bool((expected == answers).all())
+    device: Any = open_device(name, budget, cap=cap, **({} if name == "webgpu" else {"on": on}))
+    started = time.perf_counter()
+    lists = _sent(index, device)
+    found["sent"] = {"nbytes": index.codes.nbytes, "seconds": time.perf_counter() - started}
+    found["rows"][name], answers = _measured(index, device, codec, lists, nprobe)
+    found["rows"][name]["device_peak"] = device.card.peak() if name == "cuda" else None
+    device.close()
+    host = CpuDevice(budget)
+    here = [index.codes[low:high] for low, high in zip(index.starts[:-1], index.starts[1:], strict=True)]
+    found["rows"]["cpu, one thread"], expected = _measured(index, host, codec, here, nprobe)
+    host.close()
+    _faiss(index, nprobe, task["threads"], found)
+    found["equal_results"] = bool((expected == answers).all())
     return found
 
 
@@ -217,16 +188,6 @@ def forgotten(torch: Any, on: str) -> None:
     if on.startswith("cuda"):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(on)
-
-
-def _codec(spec: CodecSpec) -> tuple[Codec | _PlainCodec, str]:
-    try:
-        import faiss  # noqa: F401
-    except ImportError:
-        return _PlainCodec(spec), "faiss is not installed"
-    from edge.devices.faiss_codec import FaissCodecs
-
-    return FaissCodecs().open(spec), ""
 
 
 def _sent(index: Index, device: Any) -> list[Any]:

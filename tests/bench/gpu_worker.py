@@ -23,13 +23,12 @@ _LINK_NBYTES = 256 << 20
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
     from bench.gpu_counts import launches, tokens
-    from bench.gpu_judged import judged
     from bench.gpu_lookahead import lookahead
     from bench.gpu_search import search
 
     parts: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "pack": _pack, "machine": _machine, "parity": _parity, "rerank": _rerank, "transformers": _transformers,
-        "search": search, "judged": judged, "launches": launches, "tokens": tokens, "lookahead": lookahead,
+        "search": search, "launches": launches, "tokens": tokens, "lookahead": lookahead,
     }  # fmt: skip
     return parts[task["part"]](task)
 
@@ -201,20 +200,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": {}, "crossing": []}
     first: npt.NDArray[np.float64] | None = None
 
-    class Halving(PoolingObserver):
-        """Leaves every other sequence out after half of the layers, as pruning may."""
-
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            self.vectors[:] = 0  # of those that are left out
-
-        def decide(self, layer: int, active: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            going = super().decide(layer, active)
-            return going[::2] if layer == self._spec.layers // 2 else going
-
-    def passes(
-        engine: Engine, count: int, repeats: int, kind: type[PoolingObserver] = PoolingObserver
-    ) -> tuple[list[float], npt.NDArray[np.float64]]:
+    def passes(engine: Engine, count: int, repeats: int) -> tuple[list[float], npt.NDArray[np.float64]]:
         spec = engine.model.spec
         prefix = random.integers(5, spec.vocab - 5, task["prefix"] if spec.layer.causal else 0).astype(np.int32)
         own = lengths[:count]
@@ -226,7 +212,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
         seconds: list[float] = []
         vectors = np.empty((0, 0), np.float32)
         for _ in range(repeats + 1):
-            observer = kind(spec, engine.head, count)
+            observer = PoolingObserver(spec, engine.head, count)
             seconds.append(engine.run(Job(batch, lambda made=observer: made)).seconds)  # type: ignore[misc]
             vectors = observer.vectors
         return seconds[1:], logits(spec, engine.head, vectors)
@@ -234,8 +220,6 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
     arrangements = {
         "resident": Tuning(),
         "two layers": Tuning(buffers=2),
-        **({} if task["on"] == "webgpu" else {"resident, torch alone": Tuning()}),
-        "resident, half of them for half of the layers": Tuning(),
         "two layers, states in host memory": Tuning(buffers=2, offload=True),
         "the same, chunks of 4096 tokens": Tuning(buffers=2, offload=True, chunk_tokens=4096),
     }
@@ -245,8 +229,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
         budget = MemoryBudget(64 << 30)
         cap = "" if torch_gpu else "4GB" if gpu else "300MB"
         model = PackedModel.open(task["pack"])
-        halves = Halving if "half of" in name else PoolingObserver
-        with torch_alone("torch alone" in name), Engine(
+        with Engine(
             model, budget, runtime=runtime_of(task["on"], cap, task.get("int8", "")), threads=0 if gpu else 1,
             max_tokens=512, scratch=Path(task["scratch"]), tuning=tuning,
         ) as engine:  # fmt: skip
@@ -256,7 +239,7 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
                 card.torch.cuda.empty_cache()
                 card.torch.cuda.reset_peak_memory_stats(card.device)
             worked = time.process_time()
-            seconds, scores = passes(engine, task["candidates"], _REPEATS, halves)
+            seconds, scores = passes(engine, task["candidates"], _REPEATS)
             worked = (time.process_time() - worked) / (_REPEATS + 1)
             stats = engine.stats
             assert stats is not None
@@ -267,9 +250,8 @@ def _rerank(task: dict[str, Any]) -> dict[str, Any]:
             }  # fmt: skip
             if first is None:
                 first = scores
-            if halves is PoolingObserver:
-                order, expected = (np.argsort(-each, kind="stable") for each in (scores, first))
-                row |= {"apart": float(np.abs(scores - first).max()), "same_order": bool((order == expected).all())}
+            order, expected = (np.argsort(-each, kind="stable") for each in (scores, first))
+            row |= {"apart": float(np.abs(scores - first).max()), "same_order": bool((order == expected).all())}
             found["rows"][name] = row
             for count in counts:
                 best = min(passes(engine, count, 2)[0])

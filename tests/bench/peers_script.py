@@ -85,38 +85,6 @@ def _rerank_fastembed(task: dict[str, Any]) -> Asked:
     return lambda asked: list(map(float, encoder.rerank(*asked)))
 
 
-def _rerank_onnxruntime(task: dict[str, Any]) -> Asked:
-    import numpy as np
-    import onnxruntime
-    from tokenizers import Tokenizer
-
-    place = os.path.join(task["model"], task["name_there"])
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = task["threads"]
-    session = onnxruntime.InferenceSession(
-        os.path.join(place, task["file_there"]), options, providers=["CPUExecutionProvider"]
-    )
-    inputs = [value.name for value in session.get_inputs()]
-    tokenizer = Tokenizer.from_file(os.path.join(place, "tokenizer.json"))
-    tokenizer.enable_truncation(task["max_tokens"])
-    tokenizer.enable_padding(pad_id=tokenizer.token_to_id(task["pad_token"]), pad_token=task["pad_token"])
-
-    def score(asked: tuple[str, list[str]]) -> list[float]:
-        query, docs = asked
-        scores: list[float] = []
-        for start in range(0, len(docs), task["batch"]):
-            batch = tokenizer.encode_batch([(query, doc) for doc in docs[start : start + task["batch"]]])
-            parts = {
-                "input_ids": [row.ids for row in batch], "attention_mask": [row.attention_mask for row in batch],
-                "token_type_ids": [row.type_ids for row in batch],
-            }  # fmt: skip
-            feed = {name: np.array(parts[name], np.int64) for name in inputs}
-            scores += session.run(None, feed)[0][:, 0].tolist()
-        return scores
-
-    return score
-
-
 def _rerank_transformers(task: dict[str, Any]) -> Asked:
     import torch
     from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast

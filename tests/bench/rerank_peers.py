@@ -25,7 +25,7 @@ from edge.models.pack import pack
 from edge.models.training.measures import ndcg
 
 SCRIPT = Path(__file__).with_name("peers_script.py")
-_SYSTEMS = ("edge", "onnxruntime", "flashrank", "fastembed", "transformers")
+_SYSTEMS = ("edge", "flashrank", "fastembed", "transformers")
 _PRECISIONS = ("int8", "fp32")
 _REFERENCE = "transformers, fp32"
 _K = 10
@@ -86,8 +86,8 @@ def rerank_peers(
     """Rerank the candidates of POOLS with one checkpoint, in this program and in its peers, at full depth.
 
     `search-quality DATA --pools DIR` writes such files. The peers run with their own defaults: FlashRank puts all
-    candidates into one batch, fastembed 64; transformers and onnxruntime alone get 32. The int8 model of all but this
-    program is onnxruntime's dynamic quantization.
+    candidates into one batch, fastembed 64; transformers gets 32. The int8 model of all but this program is
+    onnxruntime's dynamic quantization.
     """
     judged = {path.stem: [pool.cut(candidates) for pool in read_pools(path, queries)] for path in pools}
     if len(judged) < len(pools):
@@ -143,7 +143,6 @@ def _tasks(
         else:
             onnx_export.export(checkpoint, place, precision, max_tokens)
             task |= {"name_there": onnx_export.MODEL_NAME, "file_there": onnx_export.MODEL_FILE}
-            task |= {"pad_token": onnx_export.pad_token(checkpoint)}
         tasks[f"{system}, {precision}"] = task
     return tasks
 

@@ -15,9 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from naive.program import EDGE, output_of, printed
+from naive.program import EDGE, output_of
 
-from bench import altered
 from bench.altered import alter
 from bench.answer_odds import Asked, Candidate, best, fit_models, voice_of
 from bench.assistant import assistant
@@ -249,26 +248,3 @@ def test_a_system_may_leave_parts_out() -> None:
     assert "edge" in done.stdout
     with pytest.raises(InputError, match="none of tree"):
         alter("everything")
-
-
-@pytest.mark.parametrize(("changes", "capacity"), [("disk,cut,all", 4 << 20), ("disk,none", 2 << 20)])
-def test_a_system_may_read_its_lists_from_a_slow_place(changes: str, capacity: int) -> None:
-    program = """
-        import runpy, sys
-        import numpy as np
-        runpy.run_path(sys.argv[1])["alter"](sys.argv[2])
-        from edge.budget import MemoryBudget
-        from edge.devices.cpu import CpuDevice
-        from edge.ivf import placement, plan
-        from edge.ivf.search import IndexSearcher
-        host = CpuDevice(MemoryBudget(1 << 30, part=True))
-        searcher = IndexSearcher(host, within=1.0)
-        log = [placement.Asked(0.0, np.array([2]))]
-        share = placement.smallest_share(log, np.full(9, 10), lambda *_: 2.0, within=1.0, most=1, room=45)
-        print(searcher.host.residency._capacity, host.link.link._bandwidth_limit, plan.LOSS < 0, len(share.lists))
-        searcher.close()
-        host.close()
-        host.link.close()
-    """
-    done = printed(program, str(Path(altered.__file__)), changes)
-    assert done.split() == [str(capacity), "10000000.0", str("cut" in changes), "4" if "all" in changes else "0"]

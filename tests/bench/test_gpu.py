@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench import gpu, gpu_judged, gpu_lookahead, gpu_search, gpu_worker
+from bench import gpu, gpu_lookahead, gpu_search, gpu_worker
 from bench.gpu import Run, _software
 from edge.errors import EdgeError
 from tests.conftest import webgpu
@@ -28,10 +28,8 @@ def test_reranking_is_measured_in_every_arrangement(torch: Any, tmp_path: Path, 
     gpu_worker.work({"part": "pack", "shape": shape, "precision": "fp16", "path": str(pack), **COMMON})
     found = gpu_worker.work({"part": "rerank", "pack": str(pack), "scratch": str(tmp_path), "shape": shape, **COMMON})
     rows = found["rows"]
-    assert [row["weights"] for row in rows.values()] == [3, 2, 3, 3, 2, 2]
-    whole = [row for row in rows.values() if "apart" in row]
-    assert len(whole) == 5
-    assert all(row["same_order"] and row["apart"] == 0 for row in whole), "the arrangement changes no score"
+    assert [row["weights"] for row in rows.values()] == [3, 2, 2, 2]
+    assert all(row["same_order"] and row["apart"] == 0 for row in rows.values()), "the arrangement changes no score"
     assert all(seconds > 0 for row in rows.values() for seconds in row["seconds"])
     assert [row["candidates"] for row in found["crossing"]] == [6]
 
@@ -70,22 +68,8 @@ def test_lists_and_a_language_model_share_a_card(torch: Any, monkeypatch: pytest
     assert [rows[f"{name}, the host"]["hits"] for name in ("hyde", "iter-retgen")] == [0, 0]
     assert rows["hyde, lookahead"]["hits"] > rows["hyde, read as needed"]["hits"]
     assert rows["hyde, lookahead, hot lists held"]["hits"] > rows["hyde, read as needed"]["hits"]
-    held = {name: row["held"] for name, row in found["loads"].items() if name.startswith("1 times")}
-    assert held["1 times the host's rate, none"] == 0 < held["1 times the host's rate, all"] == found["nbytes"]
     report = {"shapes": [], "parts": {"lookahead": found}}
     assert "times as fast as the host's search" in {figure.column for figure in gpu.figures(report)}
-
-
-def test_every_question_of_a_set_is_compared(
-    torch: Any, judged: Path, tiny_settings: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_judged, "NAMES", ("flat", "sq8"))  # pq is trained on more rows than this set has
-    task = {"part": "judged", "data": str(judged), "device": "cuda", "options": {"on": "cpu", "cap": "64MB"}, **COMMON}
-    found = gpu_worker.work(task)
-    assert {name: (row["same"], row["questions"]) for name, row in found["rows"].items()} == {
-        name: (10, 10) for name in ("flat", "sq8")
-    }
-    assert all(row["on_device"] > 0 for row in found["rows"].values())
 
 
 if webgpu():  # else it is not collected
