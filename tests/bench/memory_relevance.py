@@ -11,12 +11,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from bench.figures import higher, lower, neither, tabulate
-from bench.options import Folder, Output, benchmark
+from bench.options import Output, benchmark
 from edge.apps.memory.searching import NAME, SIGNALS, first_person
 from edge.budget import MemoryBudget
 from edge.config import Config, parse_size
 from edge.models.evidence import Evidence, Logistic, fit, log_odds, save
-from edge.models.training.corpora import load
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.reranker import Reranker
 
@@ -31,10 +30,6 @@ _USUAL = 0.1
 @benchmark
 def memory_relevance(
     *,
-    data: Annotated[
-        Folder | None, "Conversations with questions in BEIR's layout (such as LoCoMo): evaluated, never fitted on."
-    ] = None,
-    count: Annotated[int, "--questions", "Of the conversations."] = 60,
     memory: str = "700MB",
     threads: Annotated[int | None, "Compute threads."] = None,
     saved: Annotated[bool, "--save", "Store the fitted values beside the reranker."] = False,
@@ -59,8 +54,6 @@ def memory_relevance(
         fitted = Evidence(SIGNALS, rising(examples, right), _USUAL, embedder.model.name, len(right))
         if saved:
             save(reranker.model, {NAME: fitted})
-        if data is not None:
-            found[data.name] = _conversations(data, embedder, reranker, count)
     for name, pairs in found.items():
         chance = fitted.model.probability([v for v, _ in pairs])
         before = np.array([1 / (1 + np.exp(-v[0])) for v, _ in pairs])
@@ -105,28 +98,6 @@ def _signals(
     near = embedder.embed(texts) @ embedder.embed([asked], query=True)[0]
     ranked = {result.index: result.relevance for result in reranker.rank(asked, texts)}
     return [[log_odds(ranked[i]), float(near[i])] for i in range(len(texts))]
-
-
-def _conversations(data: Path, embedder: Embedder, reranker: Reranker, count: int) -> list[tuple[list[float], bool]]:
-    """The signals of turns from conversations, and whether a turn is evidence. For each question these are its evidence
-    turns and up to 10 random other turns of the same conversation. The first word of a turn names its speaker."""
-    corpus = load(data)
-    rng = np.random.default_rng(0)
-    numbers = {identifier: number for number, identifier in enumerate(corpus.ids)}
-    names = sorted(corpus.test)
-    pairs: list[tuple[list[float], bool]] = []
-    for name in [names[i] for i in rng.permutation(len(names))[:count]]:
-        own = [numbers[document] for document in corpus.test[name] if document in numbers]
-        scope = corpus.scope(name)
-        inside = [i for i, identifier in enumerate(corpus.ids) if corpus.scope(identifier) == scope and i not in own]
-        others = [inside[i] for i in rng.permutation(len(inside))[:10]]
-        texts = [corpus.texts[i] for i in (*own, *others)]
-        speakers = {text.split(":")[0] for text in texts if ":" in text[:20]}
-        question = corpus.queries[name]
-        named = next((speaker for speaker in speakers if speaker in question), "")
-        values = _signals(embedder, reranker, question, named, texts)
-        pairs += [(v, i < len(own)) for i, v in enumerate(values)]
-    return pairs
 
 
 def _auc(chance: np.ndarray, there: np.ndarray) -> float:

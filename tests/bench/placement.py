@@ -275,15 +275,13 @@ class Load:
 
     def __call__(self, load: Sequence[tuple[float, int, int]], clients: int = _THREADS) -> dict[str, Any]:
         """Asks (at, topic, number) of each question, by at most so many threads, and returns times and results."""
-        took, first, alone = [0.0] * len(load), [0.0] * len(load), [0.0] * len(load)
+        took, first = [0.0] * len(load), [0.0] * len(load)
         found: list[list[int]] = [[]] * len(load)
         cut = [0] * len(load)
         begin = time.perf_counter()
 
         def ask(place: int, at: float, topic: int, number: int) -> None:
-            vector, started = question(self._centres, topic, number), time.perf_counter()
-            hits = self._search(vector)
-            alone[place] = time.perf_counter() - started
+            hits = self._search(question(self._centres, topic, number))
             took[place] = time.perf_counter() - begin - at
             if self._states is not None:
                 self._states.use(topic)
@@ -302,5 +300,5 @@ class Load:
         return {
             "took": took, "first": first, "found": found,
             "p50": float(np.quantile(took, 0.5)), "p95": float(np.quantile(took, 0.95)),
-            "first_p95": float(np.quantile(first, 0.95)), "alone": sorted(alone), "cut": float(np.mean(cut)),
+            "first_p95": float(np.quantile(first, 0.95)), "cut": float(np.mean(cut)),
         }  # fmt: skip
