@@ -57,16 +57,6 @@ def test_what_is_not_installed_is_named() -> None:
         load("edge.codecs", "abacus")
 
 
-def test_an_index_that_is_only_read_makes_no_folder(tmp_path: Path) -> None:
-    rig = IndexRig(tmp_path)
-    rig.check()
-    rig.add([1], mixture(1, rig.dim))
-    rig.check()
-    assert not (tmp_path / "segments").exists()
-    rig.close()
-    assert rig.budget.used == 0
-
-
 def test_importing_the_index_loads_no_faiss(tmp_path: Path) -> None:
     code = "import edge.ivf.index, edge.devices.faiss_codec, sys; assert 'faiss' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

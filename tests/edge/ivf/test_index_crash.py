@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,39 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from apsw import Connection
-from naive import index_child
 from naive.copies import Copies
 from naive.index import SMALL, IndexRig, mixture
-
-CHILD = Path(index_child.__file__)
-
-
-def test_kill_9_while_adding_and_maintaining(tmp_path: Path) -> None:
-    choose = random.Random(1)
-    count = kills = 0
-    while kills < 5 or count < 20:
-        child = subprocess.Popen(
-            [sys.executable, str(CHILD), "write", str(tmp_path), "100000"], stdout=subprocess.PIPE, text=True
-        )
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        time.sleep(choose.uniform(0, 0.4))
-        child.kill()
-        kills += 1
-        said = [int(line) for line in child.stdout.read().split()]
-        child.wait()
-        rig = IndexRig(tmp_path, index_child.DIM, options=index_child.OPTIONS)
-        count = index_child.done(rig)
-        assert not said or said[-1] <= count, "what was committed is there"
-        rig.twin = index_child.replay(count)
-        rig.check()
-        rig.close()
-    rig = IndexRig(tmp_path, index_child.DIM, options=SMALL)
-    rig.twin = index_child.replay(count)
-    rig.maintain(full=True)
-    rig.check()
-    assert len(rig.files()) == 1, "nothing is left behind"
-    rig.close()
 
 
 def test_every_moment_between_two_file_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,20 +151,6 @@ def test_a_segment_that_comes_and_goes_while_training(rig: IndexRig) -> None:
     rig.check()
     with rig.database.read() as db:
         assert rig.index.status(db).deleted == 0, "it was not taken over"
-
-
-def test_pending_rows_that_change_while_they_are_moved(rig: IndexRig) -> None:
-    rig.add(range(12), mixture(12, rig.dim))
-
-    def change(_: int) -> None:
-        rig.add([3, 4, 50], mixture(3, rig.dim, seed=1))
-        rig.delete([4, 7])
-
-    assert maintain(rig, "flush", change, times=1) == 1
-    assert rig.snapshot().pending_ids.tolist() == [3, 50]
-    rig.check()
-    rig.maintain(full=True)
-    rig.check()
 
 
 @pytest.mark.parametrize("codec", ["flat", "sq8"])

@@ -28,7 +28,7 @@ from edge.ivf.device import Candidates, SearchPlace, open_device
 from edge.ivf.placement import _SLOWEST, _STEPS, AIM, Asked, hit_rate, replayed, slowdown, smallest_share
 from edge.ivf.plan import LOSS, group, least_lists, lists_in_time, probe
 from edge.ivf.reading import Reader
-from edge.ivf.scan import best, exact_scores
+from edge.ivf.scan import exact_scores
 from edge.ivf.search import IndexSearcher
 from edge.link import Lane
 
@@ -132,14 +132,6 @@ def test_a_rows_exact_score_does_not_depend_on_the_other_rows() -> None:
     together = exact_scores(rows, query)
     for start, end in itertools.combinations([0, 1, 3, 7, 50, 99, 100], 2):
         assert exact_scores(rows[start:end].copy(), query).tolist() == together[start:end].tolist()
-
-
-@given(st.lists(st.integers(0, 4), max_size=30), st.integers(1, 10))
-def test_the_best_are_sorted_by_score_and_then_by_id(scores: list[int], k: int) -> None:
-    ids = np.random.default_rng(0).permutation(len(scores)).astype(np.int64)
-    found_scores, found = best(np.array(scores, np.float32), ids, k)
-    expected = sorted(zip(scores, ids.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1]))[:k]
-    assert list(zip(found_scores.tolist(), found.tolist(), strict=True)) == expected
 
 
 @given(count=st.integers(0, 30), size=st.integers(1, 9), distinct=st.sampled_from([None, 2]))
@@ -316,12 +308,6 @@ def test_a_slower_machine_is_known_by_what_its_searches_took(log: list[Asked], h
     assert slowdown([Asked(one.at, one.lists, 0.0) for one in log], NBYTES, mask, seconds, 4) == 1.0
 
 
-def test_nothing_is_held_where_nothing_has_to_be_and_where_nothing_helps() -> None:
-    log = [Asked(float(at), np.array([at % NLIST])) for at in range(40)]
-    assert not len(smallest_share(log, NBYTES, seconds, within=100.0, most=4, room=1 << 40).lists)
-    assert not len(smallest_share(log, NBYTES, lambda read, scanned: 7.0, within=1.0, most=4, room=1 << 40).lists)
-
-
 class Placed(Rig):
     """A searcher with a deadline that no search keeps, and that only those without a read would keep as replayed."""
 
@@ -420,12 +406,6 @@ def test_the_log_has_a_bound_in_bytes(placed: Placed, monkeypatch: pytest.Monkey
     for number in range(20):
         placed.ask(number % 4)
     assert 0 < sum(one.lists.nbytes for one in placed.placed._log) <= 40
-
-
-def test_without_a_deadline_nothing_is_logged(tmp_path: Path, small_process: None) -> None:
-    rig = Rig(tmp_path, gridded(100, 8))
-    assert rig.searcher.placement is None
-    rig.close()
 
 
 def in_time(rig: Rig, known: set[int], probes: np.ndarray, slack: float) -> int:
