@@ -12,82 +12,24 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from naive.lists import Lists, NaiveCodec, clustered, gridded, write_lists
+from naive.lists import NaiveCodec, clustered, gridded, write_lists
 from naive.searching import Rig
 from naive.waiting import until
 
 from edge.budget import MemoryBudget
 from edge.cache.residency import Handle
 from edge.devices.cpu import CpuDevice
-from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
-from edge.errors import BudgetExceeded, ConfigError
 from edge.ivf import placement
-from edge.ivf.base import Found, Vectors
-from edge.ivf.device import Candidates, SearchPlace, open_device
+from edge.ivf.base import Vectors
+from edge.ivf.device import Candidates, open_device
 from edge.ivf.placement import _SLOWEST, _STEPS, AIM, Asked, hit_rate, replayed, slowdown, smallest_share
 from edge.ivf.plan import LOSS, group, least_lists, lists_in_time, probe
 from edge.ivf.reading import Reader
 from edge.ivf.scan import exact_scores
 from edge.ivf.search import IndexSearcher
-from edge.link import Lane
 
 DIM = 16
-
-
-class Several:
-    """An index that is searched by the host alone, and with several devices."""
-
-    def __init__(self, folder: Path) -> None:
-        vectors = clustered(1500, DIM)
-        codecs = FaissCodecs(threads=1)
-        self.lists: Lists = write_lists(
-            folder, vectors, codec=codecs.open(codecs.train("sq8", vectors, seed=0)), nlist=24, deleted=0.1, pending=9
-        )
-        self.budget = MemoryBudget(1 << 36, baseline=0)
-        self.lane = Lane()
-        self.host = CpuDevice(self.budget, link=self.lane)
-        self.alone = IndexSearcher(self.host)
-        self.devices: list[SearchPlace] = []
-        self.searcher = self.alone
-
-    def place(self, device: SearchPlace) -> None:
-        self.devices = [device]
-        self.searcher = IndexSearcher(self.host, place=device)
-
-    def search(self, queries: np.ndarray, **options: Any) -> Found:
-        return self.searcher.search(self.lists.snapshot, queries, 7, nprobe=5, **options)
-
-    def check(self, count: int, **options: Any) -> Found:
-        queries = clustered(count, DIM, seed=count)
-        expected = self.alone.search(self.lists.snapshot, queries, 7, nprobe=5, allowed=options.get("allowed"))
-        found = self.search(queries, **options)
-        assert found.ids.tolist() == expected.ids.tolist()
-        assert found.scores.tobytes() == expected.scores.tobytes()
-        assert found.nprobe == expected.nprobe
-        return found
-
-    def close(self) -> None:
-        for closing in (self.searcher, self.alone, *self.devices, self.host, self.lane):
-            closing.close()
-        self.lists.close()
-        assert not {owner: n for owner, n in self.budget.holders().items() if n}
-
-
-@pytest.fixture
-def several(tmp_path: Path) -> Iterator[Several]:
-    made = Several(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_several_devices_find_what_the_host_finds(several: Several, count: int) -> None:
-    several.place(open_device(f"limited:cap=100kB,count={count}", several.budget))
-    for queries in (1, 2, 40, 3, 40):
-        several.check(queries)
-    several.check(6, allowed=np.sort(several.lists.ids[::7]))
-    assert several.searcher.place.residency.nbytes > 0, "the devices have searched"
 
 
 def test_so_many_devices_of_a_kind_are_one() -> None:
@@ -96,14 +38,6 @@ def test_so_many_devices_of_a_kind_are_one() -> None:
         device = open_device(text, budget)
         assert (device.name, device.memory.limit) == ("3 searchers", 3 * most)
         device.close()
-    for text in ("limited:count=0", "limited:count=many", "limited:count=65"):
-        with pytest.raises(ConfigError, match="from 1 to 64"):
-            open_device(text, budget)
-    with pytest.raises(ConfigError, match="cannot be opened with these options"):
-        open_device("limited:count=2,of=cpu", budget)
-    with pytest.raises(BudgetExceeded, match="limited cpu"):
-        open_device("limited:cap=500kB,count=3", budget)
-    assert budget.used == 0, "none stays open if one does not fit"
 
 
 @settings(max_examples=60)
