@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from making.judged_set import judged_set
 from naive.program import write_tiny_models
 
 ARTICLES = {
@@ -39,24 +39,15 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def judged(tmp_path: Path) -> Path:
     """The set in BEIR layout; every question is a test question."""
-    folder = tmp_path / "judged"
-    (folder / "qrels").mkdir(parents=True)
-    corpus = [
-        {"_id": f"{title}#{i}", "title": title, "text": text}
-        for title, texts in ARTICLES.items()
-        for i, text in enumerate(texts)
-    ]
+    documents = [(f"{title}#{i}", title, text) for title, texts in ARTICLES.items() for i, text in enumerate(texts)]
     questions = [(f"{p}/{i}", p, q, a) for p, asked in ASKED.items() for i, (q, a) in enumerate(asked)]
-    lines = {
-        "corpus.jsonl": corpus,
-        "queries.jsonl": [{"_id": number, "text": text} for number, _, text, _ in questions],
-    }
-    for name, rows in lines.items():
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (folder / "answers.json").write_text(json.dumps({n: [a] for n, _, _, a in questions}), encoding="utf-8")
-    rows = [f"{number}\t{paragraph}\t1" for number, paragraph, _, _ in questions]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]), encoding="utf-8")
-    return folder
+    return judged_set(
+        tmp_path / "judged",
+        documents,
+        {number: text for number, _, text, _ in questions},
+        {"test": [(number, paragraph, 1) for number, paragraph, _, _ in questions]},
+        {number: [answer] for number, _, _, answer in questions},
+    )
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from making.judged_set import judged_set
 from making.synth import synth, synth_checkpoint
 from naive.program import output_of
 
@@ -165,18 +166,10 @@ def test_parts_make_up_the_whole(tmp_path: Path, measured_here: Callable[[str], 
 @pytest.fixture
 def conversations(tmp_path: Path) -> Path:
     """Two conversations of four turns, with a question about each."""
-    folder = tmp_path / "conversations"
-    (folder / "qrels").mkdir(parents=True)
     dates = ("1:56 pm on 8 May, 2023", "12:05 am on 9 June, 2023")
-    turns = [
-        {"_id": f"c{n // 4}/{n}", "title": dates[n % 2], "text": f"Anna: mill number {n} grinds {n * 7} bags of flour."}
-        for n in range(8)
-    ]
-    asked = [{"_id": f"c{n}/q", "text": f"what does mill number {4 * n} grind?"} for n in range(2)]
-    for name, rows in {"corpus.jsonl": turns, "queries.jsonl": asked}.items():
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nc0/q\tc0/0\t1\nc1/q\tc1/4\t1\n")
-    return folder
+    turns = [(f"c{n // 4}/{n}", dates[n % 2], f"Anna: mill number {n} grinds {n * 7} bags of flour.") for n in range(8)]
+    asked = {f"c{n}/q": f"what does mill number {4 * n} grind?" for n in range(2)}
+    return judged_set(tmp_path / "conversations", turns, asked, {"test": [("c0/q", "c0/0", 1), ("c1/q", "c1/4", 1)]})
 
 
 @pytest.mark.usefixtures("tiny_settings")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import math
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from making.judged_set import judged_set
 
 from edge.models.blending import retrieval_scores
 from edge.models.training.corpora import Corpus, load
@@ -87,22 +87,17 @@ def test_xml_reads_chapters_articles_and_glossaries() -> None:
 
 
 def write_set(directory: Path, compressed: bool = True) -> Path:
-    (directory / "qrels").mkdir(parents=True)
-    rows = [{"_id": f"d{n}", "title": f"title {n}", "text": f"text {n}"} for n in range(6)]
-    body = "".join(json.dumps(row) + "\n" for row in rows)
+    qrels = {
+        "train": [("q0", "d0", 1), ("q1", "d1", 1), ("q1", "d2", 2), ("q2", "d3", 0)],
+        "test": [("q3", "d2", 1), ("q3", "d4", 0)],
+    }
+    documents = [(f"d{n}", f"title {n}", f"text {n}") for n in range(6)]
+    answers = {"q0": ["text", 3], "q1": {"final": "yes"}}
+    judged_set(directory, documents, {f"q{n}": f"query {n}" for n in range(4)}, qrels, answers)
     if compressed:
-        with gzip.open(directory / "corpus.jsonl.gz", "wt", encoding="utf-8") as out:
-            out.write(body)
-    else:
-        (directory / "corpus.jsonl").write_text(body, encoding="utf-8")
-    queries = [{"_id": f"q{n}", "text": f"query {n}"} for n in range(4)]
-    (directory / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries), encoding="utf-8")
-    head = "query-id\tcorpus-id\tscore\n"
-    (directory / "qrels" / "train.tsv").write_text(
-        head + "q0\td0\t1\nq1\td1\t1\nq1\td2\t2\nq2\td3\t0\n", encoding="utf-8"
-    )
-    (directory / "qrels" / "test.tsv").write_text(head + "q3\td2\t1\nq3\td4\t0\n", encoding="utf-8")
-    (directory / "answers.json").write_text(json.dumps({"q0": ["text", 3], "q1": {"final": "yes"}}), encoding="utf-8")
+        corpus = directory / "corpus.jsonl"
+        (directory / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
+        corpus.unlink()
     return directory
 
 
@@ -233,10 +228,8 @@ def test_docstrings_of_a_folder_without_its_tests(tmp_path: Path) -> None:
 
 
 def test_a_judged_set_gives_the_documents_that_training_may_see(tmp_path: Path) -> None:
-    rows = [{"_id": n, "title": "", "text": f"{n} {BODY}"} for n in "abc"]
-    put(tmp_path / "corpus.jsonl", "\n".join(map(json.dumps, rows)))
-    put(tmp_path / "queries.jsonl", "\n".join(json.dumps({"_id": f"q{n}", "text": n}) for n in "ab"))
-    put(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nqa\ta\t1\n")
+    rows = [(n, "", f"{n} {BODY}") for n in "abc"]
+    judged_set(tmp_path, rows, {f"q{n}": n for n in "ab"}, {"test": [("qa", "a", 1)]})
     assert gathered("judged", tmp_path) == []
     put(tmp_path / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore\nqb\tb\t1\n")
     assert [d.sections[0][1][0] for d in gathered("judged", tmp_path)] == ["b", "c"]

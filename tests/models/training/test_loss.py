@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from edge.models.training import precision  # noqa: E402
-from edge.models.training.loss import LossConfig, list_loss, retention  # noqa: E402
+from edge.models.training.loss import LossConfig, list_loss  # noqa: E402
 
 CONFIG = LossConfig(layers=(0.3, 1.0), binary=0.2, imitation=0.4, teacher_sharpness=1.5)
 
@@ -73,19 +73,6 @@ def test_the_last_layer_does_not_learn_from_the_layers_below() -> None:
     list_loss(logits, positive, teacher, trust, only_below)[0].backward()
     assert float(logits.grad[1].abs().sum()) == 0.0
     assert float(logits.grad[0].abs().sum()) > 0.0
-
-
-def test_retention_says_nothing_about_the_positive() -> None:
-    logits, positive, teacher, trust = case()
-    before = retention(logits[0], positive, teacher, trust, 1.5)
-    logits[0, :, 0] += 100.0
-    teacher[:, 0] -= 50.0
-    assert float(retention(logits[0], positive, teacher, trust, 1.5)) == pytest.approx(float(before), rel=1e-6)
-
-
-def test_untrusted_lists_have_no_retention() -> None:
-    logits, positive, teacher, trust = case()
-    assert float(retention(logits[0], positive, teacher, torch.zeros_like(trust), 1.5)) == 0.0
 
 
 def test_a_weight_is_needed_for_every_layer() -> None:

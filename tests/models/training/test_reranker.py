@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from making.judged_set import judged_set  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 from edge.models.pack import pack  # noqa: E402
@@ -124,18 +125,11 @@ def text(seed: int, count: int = 5) -> str:
 
 
 def judged(directory: Path, test: dict[str, str], train: dict[str, str]) -> Path:
-    """A set in BEIR layout: one document and one query for each text."""
-    (directory / "qrels").mkdir(parents=True)
+    """A set with one document and one query for each text."""
     texts = {**test, **train}
-    rows = [{"_id": n, "title": "", "text": shown} for n, shown in texts.items()]
-    (directory / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    asked = [{"_id": f"q{n}", "text": f"query {n} of the set"} for n in texts]
-    (directory / "queries.jsonl").write_text("\n".join(map(json.dumps, asked)))
-    for name, part in (("test", test), ("train", train)):
-        lines = "".join(f"q{n}\t{n}\t1\n" for n in part)
-        if part:
-            (directory / "qrels" / f"{name}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}")
-    return directory
+    qrels = {name: [(f"q{n}", n, 1) for n in part] for name, part in (("test", test), ("train", train)) if part}
+    documents = [(n, "", shown) for n, shown in texts.items()]
+    return judged_set(directory, documents, {f"q{n}": f"query {n} of the set" for n in texts}, qrels)
 
 
 def test_runs_are_of_eight_words() -> None:
@@ -150,7 +144,7 @@ def test_test_material_is_every_judged_document_and_all_of_a_set_without_trainin
     judged(tmp_path / "trained", {"a": text(1)}, {"b": text(2)})
     judged(tmp_path / "unseen", {"c": text(3)}, {})
     with (tmp_path / "unseen" / "corpus.jsonl").open("a") as out:
-        out.write("\n" + json.dumps({"_id": "d", "title": "", "text": text(4)}))
+        out.write(json.dumps({"_id": "d", "title": "", "text": text(4)}))
     barred = wide.test_runs(tmp_path)
     assert [wide.runs(text(n)) <= barred for n in (1, 2, 3, 4)] == [True, False, True, True]
 
@@ -271,13 +265,9 @@ def test_records_survive_the_disk_with_the_texts_of_their_candidates(tiny: Path,
 
 
 def test_the_program_scores_every_candidate_with_every_model(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "data" / "set" / "qrels").mkdir(parents=True)
-    rows = [{"_id": f"d{n}", "title": "", "text": shown} for n, shown in enumerate(TEXTS)]
-    (tmp_path / "data" / "set" / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    asked = [{"_id": f"q{n}", "text": WORDS[n]} for n in range(3)]
-    (tmp_path / "data" / "set" / "queries.jsonl").write_text("\n".join(map(json.dumps, asked)))
-    lines = "".join(f"q{n}\td{n}\t1\n" for n in range(3))
-    (tmp_path / "data" / "set" / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}")
+    documents = [(f"d{n}", "", shown) for n, shown in enumerate(TEXTS)]
+    asked = {f"q{n}": WORDS[n] for n in range(3)}
+    judged_set(tmp_path / "data" / "set", documents, asked, {"test": [(f"q{n}", f"d{n}", 1) for n in range(3)]})
     for seed, name in enumerate(("one", "two")):
         LayeredReranker.from_directory(tiny, seed).save(tmp_path / name, tiny / "tokenizer.json")
     out = tmp_path / "out"

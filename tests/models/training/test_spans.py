@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from making.judged_set import judged_set
 
 from edge.models.training import examples, forms, spans
 from edge.models.training.corpora import Corpus
@@ -141,14 +142,9 @@ def test_no_article_of_a_test_question_is_in_the_examples(tmp_path: Path) -> Non
     for number in range(25):
         page = PAGE.format(text=f"Bridge {number}. {TEXT}").replace("Old_bridge", f"Bridge_{number}")
         (pages / f"{number:02}.html").write_text(page, encoding="utf-8")
-    (data / "qrels").mkdir(parents=True)
-    rows = [{"_id": str(n), "title": f"Bridge {n}", "text": f"Bridge {n}. {TEXT}"} for n in range(4)]
-    (data / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (data / "queries.jsonl").write_text("".join(json.dumps({"_id": f"q{n}", "text": "when"}) + "\n" for n in range(4)))
-    for split, rows_of in (("train", (0, 1)), ("test", (2, 3))):
-        judged = "".join(f"q{n}\t{n}\t1\n" for n in rows_of)
-        (data / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
-    (data / "answers.json").write_text(json.dumps({f"q{n}": ["1894"] for n in range(4)}))
+    qrels = {split: [(f"q{n}", str(n), 1) for n in rows] for split, rows in (("train", (0, 1)), ("test", (2, 3)))}
+    documents = [(str(n), f"Bridge {n}", f"Bridge {n}. {TEXT}") for n in range(4)]
+    judged_set(data, documents, {f"q{n}": "when" for n in range(4)}, qrels, {f"q{n}": ["1894"] for n in range(4)})
     passage_rows = [["docs", "Guide", f"To list files {n}, run `ls -{n}`.", [["sentence", 0, 30]]] for n in range(9)]
     (tmp_path / "passages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in passage_rows))
     arguments = ["--explorer", str(pages), "--impossible", str(pages), "--data", str(data), "--out", str(tmp_path)]
