@@ -28,24 +28,6 @@ def usage_of(frequency: int, *costs: float) -> Usage:
     return usage
 
 
-def test_cost_is_the_average_over_those_who_computed() -> None:
-    usage = usage_of(5, 0.010, 0.020, 0.060)
-    assert usage.cost == pytest.approx(0.030)
-    assert usage.frequency == 5
-    assert Usage().cost == 0.0
-
-
-def test_pgdsf_is_the_highest_priority_ever_evicted_plus_frequency_times_cost() -> None:
-    policy = PGDSF()
-    policy.resumed([])
-    assert policy.clock == 0.0
-    assert policy.used(usage_of(4, 0.5)) == pytest.approx(2.0)
-    for priority in (2.0, 3.0, 1.0):
-        policy.evicted(priority)
-    assert policy.clock == 3.0
-    assert policy.used(usage_of(4, 0.5)) == pytest.approx(5.0)
-
-
 @given(st.lists(st.floats(0, 1e6), min_size=1))
 def test_a_resumed_tier_evicts_what_it_would_have_and_ages_it(priorities: list[float]) -> None:
     policy = PGDSF()
