@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -43,14 +43,6 @@ class TokenBatch:
     def starts(self) -> npt.NDArray[np.int64]:
         """The start of each sequence in `tokens` [n + 1]; the last entry is the end of the last sequence."""
         return np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
-
-    def without_prefix(self) -> TokenBatch:
-        """The same sequences, each with the prefix as its own first tokens."""
-        if len(self.prefix) == 0:
-            return self
-        spread = [np.concatenate((self.prefix, part)) for part in np.split(self.tokens, self.starts[1:-1])]
-        lengths = (self.lengths + len(self.prefix)).astype(np.int32)
-        return replace(self, prefix=self.prefix[:0], tokens=np.concatenate(spread), lengths=lengths)
 
     @property
     def nbytes(self) -> int:

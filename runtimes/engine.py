@@ -46,13 +46,12 @@ from edge.trace import Trace
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """Overrides of an engine's own choices, for benchmarks and tests: the row cache's share of the vocabulary, tokens
-    of a chunk, layers in memory, states on disk, a prefix computed once, and requests that share a pass."""
+    of a chunk, layers in memory, states on disk, and requests that share a pass."""
 
     row_share: float = 0.10
     chunk_tokens: int | None = None
     buffers: int | None = None
     offload: bool | None = None
-    share_prefix: bool = True
     share: bool = True
 
 
@@ -202,8 +201,6 @@ class Engine(Closing):
             job.batch = self.vocabulary.texts(texts, query=job.queries)
         else:
             job.batch = self.vocabulary.pairs(job.query, texts)
-            if not self.tuning.share_prefix:
-                job.batch = job.batch.without_prefix()
         return job.batch
 
     def _check_room(self, texts: Sequence[str], query: str) -> None:

@@ -173,7 +173,6 @@ class VectorIndex(Closing):
         goal: Goal,
         *,
         questions: Vectors | None = None,
-        stop: threading.Event | None = None,
         progress: Progress | None = None,
     ) -> IndexTuning:
         """Chooses parameters for a goal (FANNS: Jiang's thesis, chapter 6), trains the index with them, and records the
@@ -187,7 +186,7 @@ class VectorIndex(Closing):
             if IndexManifest(db).state().quantizer:
                 raise InputError("this index shares its lists with others, which were trained together")
         given = None if questions is None else checked_queries(questions, self.dim)
-        return tuned(self._work(write, stop=stop, progress=progress), goal, given)
+        return tuned(self._work(write, progress=progress), goal, given)
 
     def examine(
         self,

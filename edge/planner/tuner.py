@@ -180,7 +180,7 @@ def tuned(work: Work, goal: Goal, questions: Vectors | None) -> IndexTuning:
     with work.write() as db:
         record = IndexManifest(db).tuned()
     if record is None or not report.trained:
-        raise StorageError("tuning was stopped, or another state of the index was put in place: nothing has changed")
+        raise StorageError("another state of the index was put in place while it was tuned: nothing has changed")
     return IndexTuning(record, changed=True)
 
 

@@ -30,7 +30,6 @@ class Sampling:
     Attributes:
         temperature: 0 takes the most probable token (greedy); larger values flatten the probabilities.
         top_p: only the most probable tokens that together reach this probability are used (nucleus sampling).
-        min_p: only tokens at least this fraction as probable as the most probable one are used.
         seed: the same seed gives the same text.
         stop: the answer ends before the first of these strings.
         max_tokens: largest number of tokens in the answer.
@@ -38,7 +37,6 @@ class Sampling:
 
     temperature: float = 0.0
     top_p: float = 1.0
-    min_p: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
     max_tokens: int = 256
@@ -48,8 +46,6 @@ class Sampling:
             raise InputError(f"a temperature is 0 (greedy) or above, not {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p is above 0 and at most 1, not {self.top_p}")
-        if not 0 <= self.min_p <= 1:
-            raise InputError(f"min_p is within 0 and 1, not {self.min_p}")
         if not 0 <= self.seed < 2**32 - 1:
             raise InputError(f"a seed is within 0 and {2**32 - 2}, not {self.seed}")
         if self.max_tokens < 1:
@@ -98,8 +94,8 @@ class Piece:
         text: the token's text. The joined texts of all pieces are the answer. Empty for a token that ends inside a
             character; the character's last token has the whole character.
         token: the token's number in the vocabulary; None if the generator has no vocabulary.
-        logprob: natural logarithm of the token's probability under the model, at temperature 1 and before top_p and
-            min_p; None if it is not known.
+        logprob: natural logarithm of the token's probability under the model, at temperature 1 and before top_p;
+            None if it is not known.
     """
 
     text: str

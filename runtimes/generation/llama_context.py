@@ -271,8 +271,6 @@ class LlamaSampler:
         api, chain = self._api, []
         if sampling.top_p < 1:
             chain.append(api.llama_sampler_init_top_p(sampling.top_p, 1))
-        if sampling.min_p > 0:
-            chain.append(api.llama_sampler_init_min_p(sampling.min_p, 1))
         return [*chain, api.llama_sampler_init_temp(sampling.temperature), api.llama_sampler_init_dist(sampling.seed)]
 
 

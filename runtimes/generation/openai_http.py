@@ -104,8 +104,6 @@ class OpenAIGenerator:
         }  # fmt: skip
         if self._model:
             request["model"] = self._model
-        if sampling.min_p:
-            request["min_p"] = sampling.min_p  # not in OpenAI's API, but supported by llama.cpp's and vLLM's servers
         run = _Run(time.perf_counter(), sampling.max_tokens, estimated, dropped)
         return self._answer(request, run, Stopping(sampling.stop), cancel or threading.Event())
 

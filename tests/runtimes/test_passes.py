@@ -34,7 +34,6 @@ REQUESTS = [(f"which river floods in {month}", texts(n, 3 + 4 * n), 1 + n) for n
 
 TUNINGS: list[dict[str, Any]] = [
     {"chunk_tokens": 2000},
-    {"chunk_tokens": 2000, "share_prefix": False},
     {"chunk_tokens": 60, "buffers": 2},
     {"chunk_tokens": 60, "buffers": 2, "offload": True},
 ]
@@ -263,7 +262,7 @@ SMALL = [("when does it rain", texts(n, 1), 1) for n in range(3)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("tuning", TUNINGS[1:], ids=str)
+@pytest.mark.parametrize("tuning", TUNINGS, ids=str)
 def test_small_requests_run_between_the_chunks_of_a_long_one(
     opened: Callable[..., Reranker], monkeypatch: pytest.MonkeyPatch, shape: str,
     tuning: dict[str, Any],

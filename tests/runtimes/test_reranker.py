@@ -50,7 +50,6 @@ ARRANGEMENTS = {
     "two layers": Tuning(buffers=2),
     "offloaded": Tuning(offload=True, chunk_tokens=70),
     "few rows": Tuning(row_share=0.0),
-    "no shared prefix": Tuning(share_prefix=False),
     "everything tight": Tuning(row_share=0.0, chunk_tokens=1, buffers=2, offload=True),
 }
 

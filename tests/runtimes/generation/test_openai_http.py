@@ -102,13 +102,13 @@ def generator(server: Server) -> Iterator[OpenAIGenerator]:
 
 def test_streams_and_counts(server: Server, generator: OpenAIGenerator) -> None:
     server.answer("Be", "cau", "se.")
-    sampling = Sampling(temperature=0.5, top_p=0.9, min_p=0.05, seed=3, max_tokens=7)
+    sampling = Sampling(temperature=0.5, top_p=0.9, seed=3, max_tokens=7)
     pieces = list(generator.stream(QUESTION, sampling))
     assert [piece.text for piece in pieces] == ["Be", "cau", "se."]
     asked = server.asked[0]
     assert asked["path"] == "/v1/chat/completions"
     assert asked["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "why?"}]
-    settings = {"temperature": 0.5, "top_p": 0.9, "min_p": 0.05, "seed": 3, "max_tokens": 7, "stream": True}
+    settings = {"temperature": 0.5, "top_p": 0.9, "seed": 3, "max_tokens": 7, "stream": True}
     assert settings.items() <= asked.items()
     assert "model" not in asked
     assert server.headers["Authorization"] == "Bearer secret"
