@@ -30,44 +30,29 @@ def cache_of(capacity: int, **keys: object) -> tuple[RowCache, MemoryRows, Memor
     return RowCache(source, source.table, capacity, budget, lane, **keys), source, budget  # type: ignore[arg-type]
 
 
-@given(requests=REQUESTS, capacity=st.integers(1, ROWS + 5))
-def test_every_request_equals_a_direct_read(requests: list[list[int]], capacity: int) -> None:
-    cache, _, _ = cache_of(capacity)
+@given(requests=REQUESTS, capacity=st.integers(0, ROWS + 5))
+def test_rows_are_the_tables_and_what_is_forgotten_was_not_used_longest(
+    requests: list[list[int]], capacity: int
+) -> None:
+    trace = Trace()
+    cache, source, _ = cache_of(capacity, trace=trace)
+    assert cache.capacity == max(1, min(capacity, ROWS))
+    twin = Lru(cache.capacity)
+    hits = misses = 0
     for ids in requests:
+        source.reads.clear()
         rows = cache.gather(np.array(ids, np.int64))
         np.testing.assert_array_equal(rows, TABLE[np.array(ids, np.int64)])
         rows[:] = 0  # the caller owns them
-
-
-@given(requests=REQUESTS, capacity=st.integers(1, ROWS))
-def test_what_is_forgotten_is_what_was_not_used_longest(requests: list[list[int]], capacity: int) -> None:
-    cache, source, _ = cache_of(capacity)
-    twin = Lru(capacity)
-    for ids in requests:
-        source.reads.clear()
-        cache.gather(np.array(ids, np.int64))
         read = [row for reads in source.reads for row in reads]
-        if len(set(ids)) > capacity:
+        misses += len(read)
+        if len(set(ids)) > cache.capacity:
             assert read == sorted(set(ids)), "read past the cache, which stays as it was"
         else:
             assert twin.request(set(ids), read) == []
-
-
-@given(stream=st.lists(st.integers(0, ROWS - 1), max_size=60), capacity=st.integers(1, ROWS))
-def test_one_row_at_a_time_is_a_plain_lru(stream: list[int], capacity: int) -> None:
-    trace = Trace()
-    cache, source, _ = cache_of(capacity, trace=trace)
-    recent: list[int] = []
-    misses = 0
-    for row in stream:
-        cache.gather(np.array([row], np.int64))
-        misses += row not in recent
-        recent = [*(r for r in recent if r != row), row][-capacity:]
-    assert len(source.reads) == misses
+            hits += len(set(ids)) - len(read)
     counters = trace.snapshot()
-    assert counters.get("rows.misses", 0) == misses
-    assert counters.get("rows.hits", 0) == len(stream) - misses
-    assert counters.get("rows.bytes", 0) == misses * 8
+    assert [counters.get(f"rows.{name}", 0) for name in ("hits", "misses", "bytes")] == [hits, misses, misses * 8]
 
 
 def test_prefetch_makes_rows_resident_up_to_the_capacity() -> None:
@@ -75,15 +60,6 @@ def test_prefetch_makes_rows_resident_up_to_the_capacity() -> None:
     cache.prefetch(np.array([1, 5, 6, 7]))
     cache.gather(np.array([6, 1, 5]))
     assert source.reads == [[1, 5, 6]]
-
-
-def test_capacity_one_and_capacity_zero() -> None:
-    for capacity in (0, 1):
-        cache, source, _ = cache_of(capacity)
-        assert cache.capacity == 1
-        for ids in ([3], [3, 3], [4], [3, 4]):
-            np.testing.assert_array_equal(cache.gather(np.array(ids)), TABLE[ids])
-        assert source.reads == [[3], [4], [3, 4]]
 
 
 def test_memory_is_leased_to_the_byte_and_given_back() -> None:

@@ -68,10 +68,6 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.close()
 
 
-def random_states(chunk: TokenChunk, random: np.random.Generator) -> np.ndarray:
-    return random.random((chunk.tokens, WIDTH)).astype(np.float32)
-
-
 def fill(states: HiddenStates, value: float, max_tokens: int = 5) -> list[TokenChunk]:
     chunks = plan_chunks(states.order, states.lengths, max_tokens)
     for chunk in chunks:
@@ -79,12 +75,36 @@ def fill(states: HiddenStates, value: float, max_tokens: int = 5) -> list[TokenC
     return chunks
 
 
-@settings(max_examples=80)
-@given(lengths=LENGTHS, data=st.data(), dtype=st.sampled_from(["float32", "float16"]))
+def hinder(patch: pytest.MonkeyPatch, how: str) -> None:
+    """Takes something from the file system."""
+    if how == "short writes" and hasattr(os, "pwrite"):
+        whole = os.pwrite
+        patch.setattr(os, "pwrite", lambda fd, data, offset: whole(fd, data[:7], offset))
+    elif how == "no positions":
+        for name in ("preadv", "pwrite", "posix_fallocate"):
+            patch.delattr(os, name, raising=False)
+    elif code := getattr(errno, how, 0):
+
+        def refuse(*arguments: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        patch.setattr(os, "posix_fallocate", refuse, raising=False)
+
+
+@settings(max_examples=120)
+@given(
+    lengths=LENGTHS,
+    data=st.data(),
+    dtype=st.sampled_from(["float32", "float16"]),
+    how=st.sampled_from(["", "", "short writes", "no positions", "EOPNOTSUPP", "EINVAL", "ENOSYS"]),
+)
 def test_offloaded_states_equal_resident_ones(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], data: st.DataObject, dtype: str
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], data: st.DataObject, dtype: str, how: str
 ) -> None:
-    """Over layers, with other chunk sizes each time and sequences pruned in between, against a plain dictionary."""
+    """Over layers, with other chunk sizes each time and sequences pruned in between, against a plain dictionary; on
+    any file system."""
+    patch = pytest.MonkeyPatch()
+    hinder(patch, how)
     stored = np.array(lengths, np.int32)
     largest = data.draw(st.integers(max(lengths), sum(lengths)))
     budget = MemoryBudget(10**6, baseline=0)
@@ -134,6 +154,7 @@ def test_offloaded_states_equal_resident_ones(
             states.close()
             states.close()
         lane.close()
+        patch.undo()
     assert budget.used == 0
 
 
@@ -191,14 +212,7 @@ def test_the_next_chunk_is_read_while_one_computes(rig: Rig) -> None:
     counters = rig.lane.trace.snapshot()
     stored = 18 * WIDTH * 4
     assert counters["disk.bytes"] == stored + (chunks[0].tokens + chunks[1].tokens) * WIDTH * 4
-
-
-def test_a_stream_may_be_left_early_and_started_again(rig: Rig) -> None:
-    chunks = fill(rig.states, 1.0)
-    for _ in rig.states.stream(chunks):
-        break
-    for _, states in rig.states.stream(chunks):
-        assert np.all(states == 1.0)
+    assert all(np.all(states == 1.0) for _, states in rig.states.stream(chunks)), "after one that was left early"
 
 
 def test_close_leaves_nothing_under_way(rig: Rig) -> None:
@@ -232,16 +246,26 @@ def test_close_leaves_nothing_under_way(rig: Rig) -> None:
     assert rig.budget.used == 0
 
 
+@pytest.fixture
+def descriptors() -> Iterator[None]:
+    """As many files are open afterwards as before."""
+
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+    before = count()
+    yield
+    assert count() == before
+
+
+@pytest.mark.usefixtures("descriptors")
 def test_nobody_else_sees_the_scratch_file_and_it_goes_away(tmp_path: Path) -> None:
-    descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     rig = Rig(tmp_path / "new" / "folder", [3, 2], 5)
     if os.name == "posix":
         assert list(rig.folder.iterdir()) == []
     fill(rig.states, 1.0)
     rig.close()
     assert list(rig.folder.iterdir()) == []
-    if descriptors is not None:
-        assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def full(*arguments: object) -> int:
@@ -249,8 +273,8 @@ def full(*arguments: object) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system cannot claim room beforehand")
+@pytest.mark.usefixtures("descriptors")
 def test_a_full_disk_is_found_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     monkeypatch.setattr(os, "posix_fallocate", full)
     budget = MemoryBudget(10**6, baseline=0)
     with Lane() as lane, pytest.raises(StorageError) as caught:
@@ -259,23 +283,6 @@ def test_a_full_disk_is_found_before_any_work(tmp_path: Path, monkeypatch: pytes
     assert str(tmp_path) in str(caught.value)
     assert list(tmp_path.iterdir()) == []
     assert budget.used == 0
-    if descriptors is not None:
-        assert len(os.listdir("/proc/self/fd")) == descriptors
-
-
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system cannot claim room beforehand")
-@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
-def test_a_file_system_that_cannot_claim_room_still_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    def refuse(*arguments: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    rig = Rig(tmp_path, [3, 2], 5)
-    chunks = fill(rig.states, 1.0)
-    assert all(np.all(states == 1.0) for _, states in rig.states.stream(chunks))
-    rig.close()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -284,14 +291,12 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         Rig(tmp_path / "file" / "scratch", [3], 5)
 
 
+@pytest.mark.usefixtures("descriptors")
 def test_no_room_for_three_buffers_leaves_nothing_behind(tmp_path: Path) -> None:
-    descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     with pytest.raises(BudgetExceeded) as caught:
         Rig(tmp_path, [3, 3], 6, free=100)
     assert caught.value.needed == 3 * 6 * WIDTH * 4
     assert list(tmp_path.iterdir()) == []
-    if descriptors is not None:
-        assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 @pytest.mark.skipif(not hasattr(os, "pwrite"), reason="writes go another way here")
@@ -332,28 +337,6 @@ def test_a_scratch_file_cut_short_is_noticed(rig: Rig) -> None:
     os.ftruncate(rig.states._file._fd, 20)
     with pytest.raises(StorageError):
         list(rig.states.stream(chunks))
-
-
-def test_without_positioned_reads_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("preadv", "pwrite", "posix_fallocate"):
-        monkeypatch.delattr(os, name, raising=False)
-    rig = Rig(tmp_path, [4, 4, 3, 2], 4)
-    random = np.random.default_rng(0)
-    chunks = plan_chunks(rig.states.order, rig.states.lengths, 4)
-    expected = [random_states(chunk, random) for chunk in chunks]
-    for chunk, states in zip(chunks, expected, strict=True):
-        rig.states.store(chunk, states)
-    for (_, states), wanted in zip(rig.states.stream(chunks), expected, strict=True):
-        np.testing.assert_array_equal(states, wanted)
-    rig.close()
-
-
-def test_short_writes_are_continued(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    if hasattr(os, "pwrite"):
-        whole = os.pwrite
-        monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: whole(fd, data[:7], offset))
-    chunks = fill(rig.states, 3.0)
-    assert all(np.all(states == 3.0) for _, states in rig.states.stream(chunks))
 
 
 def test_states_cross_the_lane_before_weights(rig: Rig) -> None:
