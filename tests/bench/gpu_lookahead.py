@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, cycle, pairwise
@@ -23,7 +23,6 @@ from edge.devices.cpu import CpuDevice
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.ivf.base import NO_IDS, NO_ROWS, CodecSpec, ListPart, Snapshot, Vectors
-from edge.ivf.plan import probe
 from edge.ivf.search import IndexSearcher
 
 _K = 10
@@ -194,7 +193,7 @@ class World:
         self.place = self.searcher.place
         self.model = RandomDecoder(self.device.card, shape, _LONGEST)
         stack.callback(self.model.close)
-        self._hold(self.searcher.host, self.parts)
+        self._hold_on_the_host()
         self.search(topics[:1])  # the card's search takes its memory
         started = time.perf_counter()
         self.model.write(_ASKED, 32)
@@ -221,25 +220,10 @@ class World:
         )
         return np.asarray(made / np.linalg.norm(made), np.float32)
 
-    def hottest(self, nbytes: float, seed: int) -> list[ListPart]:
-        """The lists that other questions probe most, as many as take so many bytes."""
-        sample = drawn(100.0, 10.0, {"search": 1}, len(self.topics), seed=seed)
-        probed = [probe(self.question(one.topic, -one.number - 1 & 0xFFFF), self.snapshot.centroids, self.nprobe)
-                  for one in sample]  # fmt: skip
-        counts = np.bincount(np.concatenate(probed).ravel(), minlength=self.snapshot.nlist)
-        parts = [part for number in np.argsort(-counts, kind="stable") for part in self.snapshot.lists[number]]
-        return parts[: int(np.searchsorted(np.cumsum([part.nbytes for part in parts]), nbytes))]
-
-    def hold(self, parts: Sequence[ListPart]) -> None:
-        """Holds some lists on the card, in place of all others there."""
-        assert self.place is not None
-        self._hold(self.place, parts)
-        self.place.residency.trim(0.0)
-
-    @staticmethod
-    def _hold(tier: Any, parts: Sequence[ListPart]) -> None:
-        tier.residency.hold([(part.key, part.nbytes, tier.fetch(part)) for part in parts], 0)
-        handles = tier.residency.claim([(part.key, tier.fetch(part)) for part in parts], tier.residency.begin_round())
+    def _hold_on_the_host(self) -> None:
+        tier = self.searcher.host
+        tier.residency.hold([(part.key, part.nbytes, tier.fetch(part)) for part in self.parts], 0)
+        handles = tier.residency.claim([(p.key, tier.fetch(p)) for p in self.parts], tier.residency.begin_round())
         for handle in handles:
             if handle is not None:
                 handle.wait()
@@ -249,12 +233,13 @@ class World:
     def little(self) -> Iterator[None]:
         """The card has room for a sixth of the lists."""
         memory = self.device.memory
-        self.hold([])
+        self.place.residency.hold([], 0)
+        self.place.residency.trim(0.0)
         with memory.reserve("other", max(0, memory.free - self.lists // _HELD)):
             yield
 
 
-ARMS = ("the host", "read as needed", "lookahead", "lookahead, hot lists held")
+ARMS = ("the host", "read as needed", "lookahead")
 
 
 def lookahead(task: dict[str, Any]) -> dict[str, Any]:
@@ -292,8 +277,6 @@ def _answered(world: World, pipeline: str, arm: str, seconds: float) -> tuple[di
     searches = {"hyde": 1, "iter-retgen": 3}[pipeline]
     world.alone(arm == "the host")
     with world.little():
-        if "hot" in arm:
-            world.hold(world.hottest(world.lists / _HELD / 2, seed=3))
         topics = iter(drawn(1.0, 1e4, {"search": 1}, len(world.topics), seed=1))
         until = np.inf
         for number, one, (passage, answer) in zip(count(-2), topics, cycle(_WRITTEN), strict=False):
@@ -306,7 +289,7 @@ def _answered(world: World, pipeline: str, arm: str, seconds: float) -> tuple[di
                 prompt, tokens = (_ASKED, passage) if pipeline == "hyde" else (_READ, answer)
                 ahead = None
                 if pipeline == "hyde" or step:  # the question itself is searched at once
-                    if "lookahead" in arm:
+                    if arm == "lookahead":
                         ahead = world.ahead(world.begun(query, step), tokens)
                     world.model.write(prompt, tokens)
                 asked = time.perf_counter()

@@ -47,7 +47,9 @@ def test_priority_then_deadline_then_first_come(lane: Lane, held: Held) -> None:
         submit(lane, order, "far deadline", priority=1, deadline=far + 1),
         submit(lane, order, "near deadline", priority=1, deadline=far),
         submit(lane, order, "urgent", priority=-1),
+        submit(lane, order, "gone", priority=-2),
     ]
+    assert tickets.pop().cancel(), "the first in the queue"
     held.open()
     for ticket in tickets:
         ticket.wait()
@@ -165,21 +167,6 @@ def test_fetch_fills_the_buffer_and_counts_its_bytes(lane: Lane) -> None:
     assert lane.rate.bandwidth > 0
 
 
-def test_who_waits_for_an_idle_lane_transfers_itself(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[tuple[str, str]] = []
-
-    def work(name: str) -> Callable[[], int]:
-        return lambda: done.append((name, threading.current_thread().name)) or 1
-
-    put_to_sleep(lane, monkeypatch)
-    first, second = lane.submit("first", work("first"), 1), lane.submit("second", work("second"), 1)
-    first.wait()
-    second.wait()
-    own = threading.current_thread().name
-    assert done == [("first", own), ("second", own)]
-    assert lane.trace.snapshot()["disk.transfers"] == 2
-
-
 def test_close_waits_for_a_transfer_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Lane()
     put_to_sleep(lane, monkeypatch)
@@ -249,16 +236,6 @@ def test_threads_sharing_a_lane(lane: Lane) -> None:
     assert lane.trace.snapshot()["disk.bytes"] == 64 * len(source.reads)
 
 
-def test_the_order_holds_when_the_first_in_the_queue_is_withdrawn(lane: Lane, held: Held) -> None:
-    order: list[str] = []
-    tickets = {p: submit(lane, order, str(p), priority=p) for p in (1, 10, 2, 11)}
-    assert tickets.pop(1).cancel()
-    held.open()
-    for ticket in tickets.values():
-        ticket.wait()
-    assert order == ["2", "10", "11"]
-
-
 def test_the_worker_does_not_overtake_who_transfers_in_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Lane()
     put_to_sleep(lane, monkeypatch)
@@ -296,9 +273,10 @@ def test_stalls_and_hidden_time_make_up_the_busy_time(lane: Lane) -> None:
     before = time.perf_counter()
     hidden = lane.submit("hidden", work, 1)
     until(lambda: hidden.done)  # the caller has something better to do
-    hidden.wait()
-    counters = lane.trace.snapshot()
-    assert (counters["disk.stall_s"], counters["disk.hidden_s"]) == (0, hidden.seconds), "nobody waited"
+    for _ in range(3):  # a block that stays in memory is waited for in every pass
+        hidden.wait()
+        counters = lane.trace.snapshot()
+        assert (counters["disk.stall_s"], counters["disk.hidden_s"]) == (0, hidden.seconds), "nobody waited"
     stalled = [lane.submit("stalled", work, 1) for _ in range(3)]
     for ticket in stalled:
         ticket.wait()
@@ -307,20 +285,6 @@ def test_stalls_and_hidden_time_make_up_the_busy_time(lane: Lane) -> None:
     accounted = counters["disk.stall_s"] + counters["disk.hidden_s"]
     assert counters["disk.busy_s"] == pytest.approx(sum(t.seconds for t in (hidden, *stalled)))
     assert counters["disk.busy_s"] * 0.999 <= accounted <= elapsed, "no second is missing, none counted twice"
-
-
-def test_waiting_again_counts_nothing_again(lane: Lane) -> None:
-    """A block that stays in memory is waited for in every pass; it was hidden or stalled for once."""
-    gate = threading.Event()
-    ticket = lane.submit("once", lambda: int(gate.wait(PATIENCE_S)), 1)
-    threading.Timer(0.02, gate.set).start()
-    until(lambda: ticket.done)
-    ticket.wait()
-    once = lane.trace.snapshot()
-    assert once["disk.hidden_s"] > 0
-    for _ in range(5):
-        ticket.wait()
-    assert lane.trace.snapshot()["disk.hidden_s"] == once["disk.hidden_s"]
 
 
 class Watch:
@@ -403,17 +367,22 @@ def test_work_of_the_caller_hides_a_latency() -> None:
         assert lane.trace.counters["link.hidden_s"] == pytest.approx(8.0 - 0.5)
 
 
-def test_the_thread_that_waits_does_what_the_worker_was_not_woken_for(lane: Lane) -> None:
+@pytest.mark.parametrize("wake", [False, True])
+def test_the_thread_that_waits_does_what_the_worker_was_not_woken_for(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch, wake: bool
+) -> None:
     threads: list[str] = []
 
     def work() -> int:
         threads.append(threading.current_thread().name)
         return 1
 
-    quiet = [lane.submit("quiet", work, 1, wake=False) for _ in range(3)]
-    for ticket in quiet:
+    if wake:
+        put_to_sleep(lane, monkeypatch)
+    for ticket in [lane.submit("quiet", work, 1, wake=wake) for _ in range(3)]:
         ticket.wait()
     assert threads == [threading.current_thread().name] * 3
+    assert lane.trace.snapshot()["disk.transfers"] == 3
 
 
 def test_quiet_requests_keep_their_order_among_others(lane: Lane, held: Held) -> None:

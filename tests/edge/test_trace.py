@@ -44,15 +44,9 @@ def test_counters_from_many_threads_add_up() -> None:
             trace.count("disk.stall_s", 0.5)
 
     at_once(work, 8)
-    assert trace.snapshot() == {"disk.bytes": 2400, "disk.stall_s": 400.0}
-
-
-def test_a_snapshot_is_a_copy() -> None:
-    trace = Trace()
-    trace.count("a")
     before = trace.snapshot()
-    trace.count("a")
-    assert (before, trace.snapshot()) == ({"a": 1}, {"a": 2})
+    trace.count("disk.bytes")
+    assert before == {"disk.bytes": 2400, "disk.stall_s": 400.0}
 
 
 def test_events_only_when_asked_for(tmp_path: Path) -> None:
@@ -118,19 +112,12 @@ def test_a_timed_block_is_counted_and_recorded_even_if_it_fails(tmp_path: Path) 
     trace = Trace(events=True)
     with trace.timed("search.embed_s", "embed", "search"):
         time.sleep(0.01)
-    with pytest.raises(KeyError), trace.timed("search.embed_s", "embed", "search"):
+    with pytest.raises(KeyError), trace.span("layer 0", "compute"), trace.timed("search.embed_s", "embed", "search"):
         raise KeyError
-    first, second = (event for event in written(trace, tmp_path)["traceEvents"] if event["ph"] == "X")
-    assert first["name"] == second["name"] == "embed"
+    first, second, outer = (event for event in written(trace, tmp_path)["traceEvents"] if event["ph"] == "X")
+    assert [event["name"] for event in (first, second, outer)] == ["embed", "embed", "layer 0"]
     assert trace.snapshot()["search.embed_s"] == pytest.approx((first["dur"] + second["dur"]) / 1e6)
     assert first["dur"] >= 10_000
-
-
-def test_a_span_is_recorded_even_if_what_is_inside_fails(tmp_path: Path) -> None:
-    trace = Trace(events=True)
-    with pytest.raises(KeyError), trace.span("layer 0", "compute"):
-        raise KeyError
-    assert [e["name"] for e in written(trace, tmp_path)["traceEvents"]] == ["thread_name", "layer 0"]
 
 
 def test_numbers_of_numpy_and_beyond_json_can_be_written(tmp_path: Path) -> None:
