@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -45,6 +44,11 @@ def test_the_search_equals_trying_every_schedule(case: str) -> None:
     np.testing.assert_allclose(
         costs([plan.outcome.objectives for plan in ours]), costs([o.objectives for _, o in theirs]), rtol=1e-9
     )
+    for plan in ours:
+        found = evaluate(problem, plan.schedule)
+        assert found is not None
+        assert plan.outcome.objectives == pytest.approx(found.objectives)
+        assert (plan.outcome.devices, plan.outcome.interval) == (found.devices, pytest.approx(found.interval))
 
 
 def random_problem(seed: int) -> Problem:
@@ -88,15 +92,6 @@ def test_some_random_tables_have_schedules_and_some_schedules_do_not_fit() -> No
     assert any(evaluate(problems[0], schedule) is None for schedule in every_schedule(problems[0]))
 
 
-def test_what_a_plan_says_is_what_its_schedule_costs() -> None:
-    problem = CASES["iterative"]
-    for plan in plans(problem):
-        costs = evaluate(problem, plan.schedule)
-        assert costs is not None
-        assert plan.outcome.objectives == pytest.approx(costs.objectives)
-        assert (plan.outcome.devices, plan.outcome.interval) == (costs.devices, pytest.approx(costs.interval))
-
-
 def test_a_memory_limit_is_kept_and_an_impossible_one_refused() -> None:
     problem = CASES["long context"]
     free = plans(problem)
@@ -105,11 +100,6 @@ def test_a_memory_limit_is_kept_and_an_impossible_one_refused() -> None:
     assert max(plan.outcome.nbytes for plan in limited) <= limit < max(plan.outcome.nbytes for plan in free)
     with pytest.raises(InputError, match=r"no schedule of case-2 fits 128 devices of 96 GB and 1 MB in all"):
         plans(replace(problem, memory=1e6))
-
-
-def test_no_plan_is_best_in_everything() -> None:
-    best = [min(plans(CASES["long context"]), key=lambda p, i=i: p.outcome.objectives[i]).schedule for i in range(4)]
-    assert len({id(schedule) for schedule in best}) > 1
 
 
 def test_whole_schedules_are_compared_in_the_objectives_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,12 +171,6 @@ def test_events_equal_steps(batch: int, retrieval_batch: int) -> None:
 def test_nothing_waits_alone_or_without_retrievals() -> None:
     assert stall_factor(64, 1) == 1.0
     assert stall_factor(64, 8, retrievals=0) == 1.0
-
-
-def test_it_falls_with_the_batch_and_rises_with_the_retrieval_batch() -> None:
-    factors = [[stall_factor(batch, size, sequences=500) for batch in (8, 32, 128)] for size in (2, 4, 8)]
-    assert all(row[0] > row[1] > row[2] > 1 for row in factors)
-    assert all(a[0] < b[0] for a, b in pairwise(factors))
 
 
 def test_batches_that_never_fill_are_refused() -> None:

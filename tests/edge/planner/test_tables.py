@@ -69,9 +69,9 @@ POINTS = {
 LOOPS = {"retrieve": Point(2, 4, 2.0, 1.0, 40.0, 1.0), "prefill": Point(4, 4, 8.0, 6.0, 20.0, 11.0)}
 
 
-def problem(schema: RagSchema = SCHEMA, **limits: float) -> Problem:
+def problem(schema: RagSchema = SCHEMA) -> Problem:
     tables = {name: StageTable(name, (point,)) for name, point in POINTS.items()}
-    return Problem(schema, tables, [], 20, 100.0, stalls=lambda *_, **__: 1.5, **limits)  # type: ignore[arg-type]
+    return Problem(schema, tables, [], 20, 100.0, stalls=lambda *_, **__: 1.5)
 
 
 def group(*names: str, devices: int, retrieves: bool = False) -> Group:
@@ -114,27 +114,6 @@ def test_what_a_schedule_costs() -> None:
     assert outcome.throughput == pytest.approx(1 / shared)
     assert outcome.throughput_per_device == pytest.approx(1 / shared / 12)
     assert outcome.objectives == pytest.approx((outcome.ttft, outcome.tpot, 12 * shared, outcome.nbytes))
-
-
-def test_servers_bring_accelerators_that_count() -> None:
-    retrieving = replace(SCHEDULE, groups=(replace(SCHEDULE.groups[0], devices=4), *SCHEDULE.groups[1:]))
-    outcome = evaluate(problem(), retrieving)
-    assert outcome is not None
-    assert outcome.devices == 16
-    assert evaluate(replace(problem(), accelerators=15), retrieving) is None
-    assert evaluate(replace(problem(), accelerators=16), retrieving) is not None
-
-
-def test_limits_bind_exactly() -> None:
-    needed = evaluate(problem(), SCHEDULE)
-    assert needed is not None
-    assert evaluate(problem(memory=needed.nbytes), SCHEDULE) == needed
-    assert evaluate(problem(memory=needed.nbytes - 1), SCHEDULE) is None
-    assert evaluate(replace(problem(), accelerators=12), SCHEDULE) == needed
-    assert evaluate(replace(problem(), accelerators=11), SCHEDULE) is None
-    held = (20 + 11) / 4  # of each accelerator of the second group; servers have memory of their own
-    assert evaluate(replace(problem(), device_memory=held), SCHEDULE) == needed
-    assert evaluate(replace(problem(), device_memory=held - 0.01), SCHEDULE) is None
 
 
 def test_models_of_one_name_stand_in_a_group_once() -> None:
@@ -232,17 +211,6 @@ def test_retrieval_by_hand() -> None:
     points = retrieval_points(stage, [1, 2, 4], [3], host)
     assert [(p.devices, p.batch, p.weights) for p in points] == [(2, 3, 200.0), (4, 3, 200.0)]
     assert points[0].latency == points[0].interval == retrieval_seconds(6, 80, 2, host)
-
-
-def test_where_the_time_goes_by_hand() -> None:
-    """The cheapest point of each stage: devices times interval over batch, and four accelerators a server."""
-    tables = {name: StageTable(name, (point, replace(point, interval=99.0))) for name, point in POINTS.items()}
-    found = device_seconds(SCHEMA, tables)
-    assert found == {
-        "rewrite-prefill": 3 * 4 * 4 / 2, "rewrite-decode": 3 * 4 * 8 / 4, "retrieve": 4 * 4 * 2 * 2 / 8,
-        "prefill": 3 * 4 * 3 / 2, "decode": 8 * 40 / 16,
-    }  # fmt: skip
-    assert device_seconds(SCHEMA, tables, 3)["retrieve"] == 4 * 3 * 2 * 2 / 8
 
 
 def test_points_that_another_one_beats_are_left_out() -> None:

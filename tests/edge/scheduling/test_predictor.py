@@ -212,16 +212,6 @@ def test_old_readings_are_forgotten() -> None:
     assert expected.upper < 1.1
 
 
-def test_few_readings_exceed_it() -> None:
-    random = np.random.default_rng(3)
-    expected = RunningMean()
-    above = 0
-    for turn, reading in enumerate(random.normal(10, 2, 500).tolist()):
-        above += turn > 20 and reading > expected.upper
-        expected.add(reading)
-    assert above < 40
-
-
 def gate_after(*saved: float) -> tuple[BenefitGate, Trace]:
     trace = Trace(events=True)
     gate = BenefitGate(TimePredictor(), trace)
