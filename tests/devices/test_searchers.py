@@ -118,13 +118,13 @@ class Watched(LimitedDevice):
 
 
 class Asked:
-    """Four watched searchers that hold one list, and one query."""
+    """Watched searchers that hold one list, and one query."""
 
-    def __init__(self, rows: np.ndarray) -> None:
+    def __init__(self, rows: np.ndarray, count: int = 4, **options: str) -> None:
         self.ledger = MemoryBudget(1 << 36, baseline=0)
         self.trace = Trace()
-        self.watched = [Watched(self.ledger) for _ in range(4)]
-        self.device = SearchersDevice(self.ledger, searchers=self.watched, trace=self.trace)
+        self.watched = [Watched(self.ledger) for _ in range(count)]
+        self.device = SearchersDevice(self.ledger, searchers=self.watched, trace=self.trace, **options)
         codecs = FaissCodecs(threads=1)
         self.codec = codecs.open(codecs.train("flat", rows, seed=0))
         self.rows = rows
@@ -178,16 +178,11 @@ def test_a_searcher_that_holds_all_near_rows_is_asked_again(near: int) -> None:
     asked.close()
 
 
-def test_fewer_rows_than_places_are_all_found() -> None:
-    rows = np.random.default_rng(3).standard_normal((30, DIM)).astype(np.float32)
+@pytest.mark.parametrize("count", [30, 2])
+def test_fewer_rows_than_places_or_searchers_are_all_found(count: int) -> None:
+    rows = np.random.default_rng(3).standard_normal((count, DIM)).astype(np.float32)
     asked = Asked(rows)
-    assert sorted(asked.search(rows[0]).labels[0].tolist()) == [-1] * 10 + list(range(30))
-    asked.close()
-
-
-def test_a_list_shorter_than_the_searchers_are_many() -> None:
-    asked = Asked(np.random.default_rng(3).standard_normal((2, DIM)).astype(np.float32))
-    assert sorted(asked.search(asked.rows[0]).labels[0].tolist())[-2:] == [0, 1]
+    assert sorted(asked.search(rows[0]).labels[0].tolist()) == [-1] * (WIDTH - count) + list(range(count))
     asked.close()
 
 
@@ -267,17 +262,10 @@ def test_a_higher_confidence_means_longer_queues() -> None:
     rows = random.standard_normal((400, DIM)).astype(np.float32)
     widths = []
     for confidence in ("0.5", "0.999"):
-        ledger = MemoryBudget(1 << 36, baseline=0)
-        watched = Watched(ledger)
-        device = SearchersDevice(ledger, searchers=[watched, Watched(ledger)], confidence=confidence)
-        codecs = FaissCodecs(threads=1)
-        codec = codecs.open(codecs.train("flat", rows, seed=0))
-        buffer = device.allocate(rows.nbytes)
-        device.write(buffer, codec.encode(rows))
-        scan = ListScan(buffer, 0, len(rows), None, [0])
-        device.search(SearchRequest(codec, rows[:1], [scan], np.arange(400), Candidates.empty(1, WIDTH)))
-        widths.append(watched.widths[0])
-        device.close()
+        asked = Asked(rows, 2, confidence=confidence)
+        asked.search(rows[0])
+        widths.append(asked.watched[0].widths[0])
+        asked.close()
     assert widths == [queue_length(WIDTH, 2, confidence=0.5), queue_length(WIDTH, 2, confidence=0.999)]
     assert widths[0] < widths[1] < WIDTH
 

@@ -21,6 +21,7 @@ from edge.models import registry, rotary
 from edge.models.checkpoint import wanted
 from edge.models.e5_file import E5File, pack_e5
 from edge.models.pack import pack
+from edge.models.packed import PackedModel
 from edge.models.pull import pull
 from edge.models.registry import KnownModel
 from edge.models.spec import HeadSpec
@@ -108,6 +109,14 @@ def test_longest_sequence(variant: Variant, tmp_path: Path, file: str, content: 
     with pack(folder, tmp_path / "pack") as model:
         assert model.spec.max_tokens == tokens
         assert model.spec.positions == 64
+
+
+def test_layers_are_local_by_their_own_tensor(tmp_path: Path) -> None:
+    with making.synth("tiny-modernbert", tmp_path / "pack", "int8") as model:
+        kinds = [model.spec.layer.kind(model.load(block)) for block in model.layer_blocks]
+        assert kinds == [(False, False), (True, True), (True, True), (False, True)]
+    with PackedModel.open(tmp_path / "pack") as model:
+        assert model.spec.local_layers == (1, 2)
 
 
 CONFIG = Config(memory=10**11)

@@ -20,7 +20,7 @@ from edge.models.architectures import family_of
 from edge.models.pack import pack
 from edge.models.spec import HeadSpec
 from edge.models.tokenizer import PairTokenizer
-from edge.runtimes.base import rotation, runtime_for, slopes
+from edge.runtimes.base import rotation, slopes
 from edge.runtimes.embedder import Embedder
 from edge.runtimes.engine import Tuning
 from edge.runtimes.reranker import Reranker
@@ -144,15 +144,6 @@ def test_a_layer_with_other_tensors_is_refused(tmp_path: Path, shape: str, extra
     save_file(tensors | {extra: np.ones(4, np.float32)}, folder / "model.safetensors")
     with pytest.raises(ModelError, match=extra.replace(".", r"\.")):
         pack(folder, tmp_path / "pack")
-
-
-def test_gpus_refuse_it_by_name(tmp_path: Path) -> None:
-    layer = making.model_spec("tiny-jina").layer
-    assert runtime_for("auto", layer).name == "onnx"
-    for name in ("native", "webgpu"):
-        assert runtime_for(name, layer).refusal(layer)
-    with pytest.raises(Exception, match="cuda runtime does not run layers with biases of distances"):
-        runtime_for("cuda", layer).layer_kernel(layer, threads=1)
 
 
 NOMIC = {

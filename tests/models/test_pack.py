@@ -80,17 +80,10 @@ def test_values_equal_the_checkpoint(golden: Path, tmp_path: Path, name: str, pr
         tolerance = {"fp32": 0, "fp16": 1e-3, "int8": step / 2 * 1.0001}[precision]
         assert np.all(np.abs(rows - source[table]) <= tolerance)
         model.verify()
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-def test_the_safetensors_package_reads_the_same_values(golden: Path, tmp_path: Path, precision: Precision) -> None:
-    with pack(golden / "qwen3-reranker", tmp_path / "pack", precision) as model:
         stored = load_file(tmp_path / "pack" / "model.safetensors")
-        for block in model.layer_blocks:
-            for name, value in model.load(block).items():
-                np.testing.assert_array_equal(value, stored[f"layers.{block.index}.{name}"])
-        for name, value in model.load(BlockId("head")).items():
-            np.testing.assert_array_equal(value, stored[f"head.{name}"])
+        for block, start in [(BlockId("head"), "head."), *((b, f"layers.{b.index}.") for b in model.layer_blocks)]:
+            for tensor, value in model.load(block).items():
+                np.testing.assert_array_equal(value, stored[f"{start}{tensor}"])
         np.testing.assert_array_equal(model.embedding_checksums(), stored["embedding.crc32"])
         assert stored["embedding.weight"].dtype == model.embedding_dtype
         assert (model.embedding_scales() is None) == ("embedding.scale" not in stored)

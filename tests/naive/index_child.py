@@ -1,4 +1,4 @@
-"""Processes that write to, maintain and read an index, to be killed or to run beside each other.
+"""Processes that write to, maintain and read an index beside each other.
 
 Operation number n is the same in every process; a table says, in the same transaction, how many are done.
 """
@@ -39,27 +39,17 @@ def replay(count: int) -> NaiveIndex:
     return twin
 
 
-def done(rig: IndexRig) -> int:
-    with rig.database.write() as db:
-        db.execute("CREATE TABLE IF NOT EXISTS done(count INTEGER)")
-        row = db.execute("SELECT max(count) FROM done").fetchone()
-    return row[0] or 0
-
-
 def write(folder: Path, until: int) -> None:
-    """Does operations and maintenance, and says after each commit how many are done."""
+    """Does operations and maintenance."""
     rig = IndexRig(folder, DIM, options=OPTIONS)
-    count = done(rig)
     print("ready", flush=True)
-    while count < until:
+    for count in range(until):
         gone, ids, vectors = operation(count)
         with rig.database.write() as db:
             rig.index.delete(db, gone)
             rig.index.add(db, ids, vectors)
-            count += 1
-            db.execute("INSERT INTO done VALUES (?)", (count,))
-        print(count, flush=True)
-        rig.index.maintain(rig.database.write, full=count % 7 == 0)
+            db.execute("INSERT INTO done VALUES (?)", (count + 1,))
+        rig.index.maintain(rig.database.write, full=count % 7 == 6)
     rig.close()
 
 

@@ -40,18 +40,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_equals_reference_in_blocks(kernels: Any, layer: LayerSpec) -> None:
-    kernels.equals_reference(layer, "float32")
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_chunk_composition_in_blocks(kernels: Any, model_layer: LayerSpec) -> None:
-    kernels.ignores_neighbours(model_layer)
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_prefix_in_blocks(kernels: Any, decoder: LayerSpec) -> None:
-    kernels.shares_prefix(decoder)
+class TestContractInBlocks(TwinContract):
+    pass
 
 
 def test_found_by_name() -> None:

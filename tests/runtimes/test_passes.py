@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,11 @@ class Together:
         until(lambda: len(self.line) == before + 1)
         return future
 
+    def results(self, requests: Iterable[Any], **how: Any) -> list[Ranking]:
+        futures = [self.start(lambda r=r: self.reranker.explain(*r, **how)) for r in requests]  # type: ignore[misc]
+        self.finish()
+        return [future.result() for future in futures]
+
     def finish(self) -> None:
         self.go.set()
         self.pool.shutdown()
@@ -94,15 +99,7 @@ def test_results_equal_those_of_each_request_alone(
     alone = [reranker.explain(*request, **how) for request in REQUESTS]
     assert {ranking.stats.requests for ranking in alone} == {1}
     assert len({ranking.stats.layers_run for ranking in alone}) > 1, "some are pruned to their end early"
-    together = Together(reranker)
-    futures = [
-        together.start(
-            lambda q=q, d=docs, k=k: reranker.explain(q, d, k, threshold=0.01, mode="top-k", every_layer=True)
-        )  # type: ignore[misc]
-        for q, docs, k in REQUESTS
-    ]
-    together.finish()
-    shared = [future.result() for future in futures]
+    shared = Together(reranker).results(REQUESTS, **how)
     for one, other in zip(alone, shared, strict=True):
         same(one, other)
     assert max(ranking.stats.requests for ranking in shared) > 1, "there was a pass for several"
@@ -114,20 +111,14 @@ def test_each_layer_is_read_once_for_all(opened: Callable[..., Reranker]) -> Non
     assert alone > 0
     together = Together(reranker)
     before = reranker.engine.trace.snapshot()["forward.layers"]
-    futures = [together.start(lambda r=request: reranker.explain(*r)) for request in REQUESTS]  # type: ignore[misc]
-    together.finish()
-    stats = [future.result().stats for future in futures]
-    assert {each.requests for each in stats} == {len(REQUESTS)}
+    assert {found.stats.requests for found in together.results(REQUESTS)} == {len(REQUESTS)}
     layers = reranker.model.spec.layers
     assert reranker.engine.trace.snapshot()["forward.layers"] - before <= 2 * layers, "the held pass and one for all"
 
 
 def test_sharing_can_be_switched_off(opened: Callable[..., Reranker]) -> None:
     reranker = opened("tiny-bert", share=False)
-    together = Together(reranker)
-    futures = [together.start(lambda r=request: reranker.explain(*r)) for request in REQUESTS]  # type: ignore[misc]
-    together.finish()
-    assert {future.result().stats.requests for future in futures} == {1}
+    assert {found.stats.requests for found in Together(reranker).results(REQUESTS)} == {1}
 
 
 def test_one_that_fails_or_is_withdrawn_leaves_the_others_alone(opened: Callable[..., Reranker]) -> None:
@@ -200,11 +191,8 @@ def test_what_does_not_fit_together_goes_one_after_the_other(
         return plan_memory(room, batches)
 
     monkeypatch.setattr(type(reranker.engine.room), "plan_memory", refuse)
-    together = Together(reranker)
-    futures = [together.start(lambda r=request: reranker.explain(*r)) for request in REQUESTS]  # type: ignore[misc]
-    together.finish()
-    for future, expected in zip(futures, alone, strict=True):
-        same(future.result(), expected)
+    for found, expected in zip(Together(reranker).results(REQUESTS), alone, strict=True):
+        same(found, expected)
     assert max(tried) > 1
 
 
@@ -290,11 +278,9 @@ def test_small_requests_run_between_the_chunks_of_a_long_one(
 def test_a_long_request_does_not_join_the_pass_of_a_small_one(opened: Callable[..., Reranker]) -> None:
     """Which would have to wait for it. Small ones behind it join."""
     reranker = opened("tiny-bert", chunk_tokens=60, buffers=2)
-    alone = [reranker.explain(*request) for request in (SMALL[0], LONG, SMALL[1])]
-    together = Together(reranker)
-    futures = [together.start(lambda r=r: reranker.explain(*r)) for r in (SMALL[0], LONG, SMALL[1])]  # type: ignore[misc]
-    together.finish()
-    found = [future.result() for future in futures]
+    requests = (SMALL[0], LONG, SMALL[1])
+    alone = [reranker.explain(*request) for request in requests]
+    found = Together(reranker).results(requests)
     for one, other in zip(found, alone, strict=True):
         same(one, other)
     assert [ranking.stats.requests for ranking in found] == [2, 1, 2]

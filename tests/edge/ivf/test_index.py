@@ -209,7 +209,8 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 def test_readers_in_another_process_see_committed_states_only(tmp_path: Path) -> None:
     rig = IndexRig(tmp_path, index_child.DIM, options=index_child.OPTIONS)
-    index_child.done(rig)
+    with rig.database.write() as db:
+        db.execute("CREATE TABLE done(count INTEGER)")
     reader = start("read", str(tmp_path))
     writer = start("write", str(tmp_path), "60")
     writer.communicate(timeout=120)

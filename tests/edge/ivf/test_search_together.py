@@ -58,13 +58,15 @@ class Slow:
     def waits(self, count: int) -> None:
         until(lambda: len(self.rig.searcher._line) == count)
 
-    def together(self, queries: Sequence[Vectors]) -> list[Future[Found]]:
+    def together(self, queries: Sequence[Vectors], *nprobes: int, go_on: bool = True) -> list[Future[Found]]:
         """Asks the first ones alone, and the others while these are read."""
-        asked = [self.ask(queries[0])]
+        nprobes = nprobes or (3,) * len(queries)
+        asked = [self.ask(queries[0], nprobes[0])]
         self.waits(1)
-        asked += [self.ask(own) for own in queries[1:]]
+        asked += [self.ask(own, nprobe) for own, nprobe in zip(queries[1:], nprobes[1:], strict=True)]
         self.waits(len(queries))
-        self.go_on.set()
+        if go_on:
+            self.go_on.set()
         return asked
 
     def near(self, number: int, count: int = 1) -> Vectors:
@@ -154,12 +156,7 @@ def test_a_list_that_cannot_be_read_fails_those_that_need_it(slow: Make) -> None
     centroids = index.rig.lists.snapshot.centroids
     blocks = {n: parts[0].codes.index for n, parts in enumerate(index.rig.lists.snapshot.lists)}
     index.broken = {blocks[4]}
-    first = index.ask(queries[0], 2)
-    index.waits(1)
-    others = [index.ask(own, 2) for own in queries[1:]]
-    index.waits(6)
-    index.go_on.set()
-    for own, asked in zip(queries, [first, *others], strict=True):
+    for own, asked in zip(queries, index.together(queries, *[2] * 6), strict=True):
         if 4 in probe(own, centroids, 2):
             with pytest.raises(CorruptBlock):
                 asked.result()
@@ -170,26 +167,18 @@ def test_a_list_that_cannot_be_read_fails_those_that_need_it(slow: Make) -> None
 def test_a_batch_that_does_not_fit_is_searched_one_by_one(slow: Make) -> None:
     index = slow(memory=1 << 20)
     queries = [index.near(number, 3) for number in range(5)]
-    first = index.ask(queries[0])
-    index.waits(1)
-    others = [index.ask(own) for own in queries[1:]]
-    index.waits(5)
+    found = index.together(queries, go_on=False)
     room = index.rig.budget.reserve("others", index.rig.budget.free - (40 << 10))
     index.go_on.set()
-    for own, asked in zip(queries, [first, *others], strict=True):
+    for own, asked in zip(queries, found, strict=True):
         index.rig.check(own, asked.result(), 5, 3)
     room.release()
 
 
 def test_other_options_are_not_mixed(slow: Make) -> None:
     index = slow()
-    queries = [index.near(number) for number in range(4)]
-    first = index.ask(queries[0])
-    index.waits(1)
-    others = [index.ask(own, nprobe) for own, nprobe in zip(queries[1:], (1, 2, 4), strict=True)]
-    index.waits(4)
-    index.go_on.set()
-    for own, asked, nprobe in zip(queries, [first, *others], (3, 1, 2, 4), strict=True):
+    queries, nprobes = [index.near(number) for number in range(4)], (3, 1, 2, 4)
+    for own, asked, nprobe in zip(queries, index.together(queries, *nprobes), nprobes, strict=True):
         index.rig.check(own, asked.result(), 5, nprobe)
         assert asked.result().nprobe == nprobe
 

@@ -59,23 +59,15 @@ def run_to(run: Trainer, step: int) -> Trainer:
 def test_the_last_layer_scores_as_transformers_own_classifier(tiny: Path) -> None:
     model = LayeredReranker.from_directory(tiny).eval()
     tokenizer = pair_tokenizer(tiny / "tokenizer.json", 32)
-    ids, mask, types = padded(tokenizer.encode_batch([("lake", "river stone"), ("tiger cloud", "lamp")]))
+    ids, mask, types = padded(tokenizer.encode_batch([("lake", "river stone"), ("tiger cloud", "lamp bread engine")]))
     with torch.inference_mode():
         layered = model(ids, mask, types)
         own = model.bert(input_ids=ids, attention_mask=mask, token_type_ids=types).logits[:, 0]
+        alone = model(*padded(tokenizer.encode_batch([("lake", "river stone")])))[:, 0]
     assert layered.shape == (3, 2)
     assert torch.allclose(layered[-1], own, atol=1e-6)
+    assert torch.allclose(layered[:, 0], alone, atol=1e-6), "padding changes no score"
     assert not torch.allclose(layered[0], own, atol=1e-3)
-
-
-def test_padding_does_not_change_a_score(tiny: Path) -> None:
-    model = LayeredReranker.from_directory(tiny).eval()
-    tokenizer = pair_tokenizer(tiny / "tokenizer.json", 32)
-    short, long = tokenizer.encode_batch([("lake", "river"), ("tiger", "lamp bread violin copper engine")])
-    with torch.inference_mode():
-        together = model(*padded([short, long]))[:, 0]
-        alone = model(*padded([short]))[:, 0]
-    assert torch.allclose(together, alone, atol=1e-6)
 
 
 def test_batches_hold_every_sequence_once_within_the_limit(tiny: Path) -> None:
@@ -86,8 +78,11 @@ def test_batches_hold_every_sequence_once_within_the_limit(tiny: Path) -> None:
     assert all(len(g) == 1 or len(g) * max(len(encoded[n].ids) for n in g) <= 50 for g in groups)
 
 
-def test_a_query_that_fills_the_sequence_is_cut_too(tiny: Path) -> None:
+def test_the_passage_is_cut_and_a_query_that_fills_the_sequence_too(tiny: Path) -> None:
     tokenizer = pair_tokenizer(tiny / "tokenizer.json", 8)
+    encoded = tokenizer.encode("lake river", " ".join(["tiger"] * 50))
+    assert encoded.tokens[1:3] == ["lake", "river"]
+    assert (len(encoded.ids), encoded.sequence_ids.count(0)) == (8, 2)
     for passage in ("tiger", " ".join(["tiger"] * 50)):
         encoded = tokenizer.encode(" ".join(["lake"] * 20), passage)
         assert len(encoded.ids) == 8
@@ -112,17 +107,6 @@ def test_the_first_layers_learn_by_probes_that_are_not_saved(tiny: Path, tmp_pat
         model.save(tmp_path, tiny / "tokenizer.json")
         plain = LayeredReranker.from_directory(tmp_path).eval()(ids, mask, types)
     assert torch.allclose(plain[2:], scores[2:], atol=1e-5)
-
-
-def test_only_the_passage_is_cut(tiny: Path) -> None:
-    tokenizer = pair_tokenizer(tiny / "tokenizer.json", 10)
-    encoded = tokenizer.encode("lake river stone", " ".join(["tiger"] * 50))
-    assert len(encoded.ids) == 10
-    assert [t for t, s in zip(encoded.tokens, encoded.sequence_ids, strict=True) if s == 0] == [
-        "lake",
-        "river",
-        "stone",
-    ]
 
 
 def test_threads_and_chunks_do_not_change_the_gradients(tiny: Path) -> None:

@@ -396,12 +396,6 @@ def test_nothing_is_filled_where_the_context_ends(open_llama: Open) -> None:
         context.append([300])
 
 
-def test_single_tokens_are_computed_alone(open_llama: Open) -> None:
-    context = context_of(open_llama())
-    context.append(TOKENS[:1500])
-    assert context._rows(1) == 1
-
-
 @pytest.mark.parametrize("options", [{"hidden": 128}, {"hidden": 256, "precision": "Q8_0"}, {"hidden": 64}])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_slices_compute_the_same_as_whole_batches(
@@ -439,6 +433,7 @@ def test_heads_that_are_not_multiplied_in_tiles_are_not_filled_up(
     context = context_of(open_llama(gguf(hidden=64, heads=heads)))
     context.append(TOKENS[:600])
     assert (context._rows(40) == TILE) == fills
+    assert context._rows(1) == 1, "single tokens are computed alone"
 
 
 DOCUMENTS = [Document(f"d{number}", words(40, 10 + number)) for number in range(3)]

@@ -68,10 +68,13 @@ def levels() -> range:
     return range(1, native.processor_level() + 1)
 
 
-@pytest.mark.parametrize("hidden_dtype", ["float32", "float16"])
-def test_equals_reference(contract: Any, levels: range, encoder: LayerSpec, hidden_dtype: str) -> None:
+def test_the_contract_of_a_kernel(contract: Any, levels: range, encoder: LayerSpec) -> None:
     for level in levels:
-        contract(Leveled(level)).equals_reference(encoder, hidden_dtype)
+        kept = contract(Leveled(level, threads=2))
+        kept.equals_reference(encoder, "float32")
+        kept.equals_reference(encoder, "float16")
+        kept.survives_odd_values(encoder)
+        kept.keeps_nothing(encoder)
 
 
 @pytest.mark.parametrize("sizes", [WIDE, LONG_HEADS], ids=["minilm", "long-heads"])
@@ -97,11 +100,6 @@ def test_odd_shapes(layers: Any, levels: range, encoder: LayerSpec) -> None:
         for level in levels:
             result = layers.run(NativeLayerKernel(spec, "float32", 2, level=level), states, lengths, weights)
             assert layers.same(result, expected, lengths, spec)
-
-
-def test_odd_values(contract: Any, levels: range, encoder: LayerSpec) -> None:
-    for level in levels:
-        contract(Leveled(level)).survives_odd_values(encoder)
 
 
 @pytest.mark.parametrize("hidden_dtype", ["float32", "float16"])
@@ -157,23 +155,13 @@ def test_every_token_is_in_one_block(layers: Any, levels: range, encoder: LayerS
                 assert (found == expected[:tokens]).all(), (threads, tokens)
 
 
-def test_buffers_are_free_after_run(contract: Any, levels: range, encoder: LayerSpec) -> None:
-    for level in levels:
-        contract(Leveled(level, threads=2)).keeps_nothing(encoder)
-
-
-def test_no_sequences(layers: Any, levels: range, encoder: LayerSpec) -> None:
+def test_no_sequences_and_no_prefix(layers: Any, levels: range, encoder: LayerSpec) -> None:
     for level in levels:
         kernel = NativeLayerKernel(encoder, "float16", 1, level=level)
         states = np.empty((0, encoder.hidden), np.float16)
         assert kernel.run(states, np.empty(0, np.int32), layers.random_weights(encoder)).shape == states.shape
-
-
-def test_no_prefix_for_encoders(levels: range, encoder: LayerSpec, layers: Any) -> None:
-    for level in levels:
-        kernel = NativeLayerKernel(encoder, "float32", 1, level=level)
         with pytest.raises(CapabilityError, match="causal"):
-            kernel.run_prefix(np.zeros((3, 48), np.float32), layers.random_weights(encoder))
+            kernel.run_prefix(np.zeros((3, 48), np.float16), layers.random_weights(encoder))
 
 
 def test_a_forked_child_computes_alone(layers: Any, levels: range, encoder: LayerSpec) -> None:
