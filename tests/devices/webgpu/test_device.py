@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,21 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 from making.random_gguf import RandomModel, words
-from naive.lists import Lists, clustered, gridded, write_lists
+from naive.beside import Both
+from naive.lists import clustered, gridded
 
 from edge.budget import MemoryBudget
-from edge.devices.cpu import CpuDevice
-from edge.devices.faiss_codec import FaissCodec, FaissCodecs
+from edge.devices.faiss_codec import FaissCodec
 from edge.devices.testing import check_device, check_search
 from edge.devices.webgpu import device as search
 from edge.devices.webgpu.device import WebGpuDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost
-from edge.ivf.base import CodecSpec, Found, Vectors
+from edge.ivf.base import CodecSpec, Vectors
 from edge.ivf.device import Candidates, ListScan, SearchRequest, open_device
-from edge.ivf.search import IndexSearcher
 from edge.runtimes.generation.base import Message, Sampling
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
-from edge.trace import Trace
 
 HUGE = 1 << 36
 
@@ -38,27 +34,8 @@ def budget() -> MemoryBudget:
     return MemoryBudget(HUGE, baseline=0)
 
 
-@contextmanager
-def searchers(**options: Any) -> Iterator[tuple[IndexSearcher, IndexSearcher, WebGpuDevice]]:
-    """A searcher of the host alone, one with the device, and the device."""
-    ledger = budget()
-    host, device = CpuDevice(ledger), WebGpuDevice(ledger, always=True, **options)
-    alone, both = IndexSearcher(host), IndexSearcher(host, place=device)
-    yield alone, both, device
-    for each in (alone, both, device, host):
-        each.close()
-    gc.collect()  # the error of a lost device holds the frames that it went through
-    assert not {owner: n for owner, n in ledger.holders().items() if n}
-
-
-def lists_of(folder: Path, codec: str, vectors: Vectors, **options: Any) -> Lists:
-    codecs = FaissCodecs(threads=1)
-    spec = codecs.train(codec, vectors[:600], seed=0)
-    return write_lists(folder, vectors, codec=codecs.open(spec), **({"nlist": 12} | options))
-
-
-def same(first: Found, second: Found) -> bool:
-    return first.ids.tolist() == second.ids.tolist() and first.scores.tobytes() == second.scores.tobytes()
+def both_of(folder: Path, codec: str, vectors: Vectors, **options: Any) -> Both:
+    return Both(folder, codec, partial(WebGpuDevice, always=True), vectors=vectors, **options)
 
 
 def test_it_keeps_the_contract() -> None:
@@ -76,25 +53,22 @@ def test_rows_are_cut_into_blocks(codec: str, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_results_equal_those_of_the_host(tmp_path: Path, codec: str, dim: int) -> None:
     """Widths whose codes begin at multiples of 16 bytes, of 4 bytes, and anywhere."""
-    lists = lists_of(tmp_path, codec, clustered(2500, dim), deleted=0.1, pending=20)
+    both = both_of(tmp_path, codec, clustered(2500, dim), cap="4MB")
     queries = clustered(11, dim, seed=3)
-    with searchers(cap="4MB") as (alone, both, device):
-        for allowed in (None, np.sort(lists.ids[::7])):
-            for some in (queries, queries[:1]):
-                expected, found = (s.search(lists.snapshot, some, 7, nprobe=4, allowed=allowed) for s in (alone, both))
-                assert same(found, expected)
-        assert found.hits > 0
-        assert device.card.held <= device.memory.limit
-    lists.close()
+    for allowed in (None, np.sort(both.lists.ids[::7])):
+        for some in (queries, queries[:1]):
+            found = both.check(some, nprobe=4, allowed=allowed)
+    assert found.hits > 0
+    assert both.device.card.held <= both.device.memory.limit
+    both.close()
 
 
 @pytest.mark.parametrize("codec", ["flat", "sq8"])
 def test_more_rows_tie_than_may_come_back(tmp_path: Path, codec: str) -> None:
-    lists = lists_of(tmp_path, codec, gridded(3000, 16, distinct=3), nlist=2)
-    with searchers() as (alone, both, _):
-        for queries in (gridded(3, 16, seed=1), gridded(1, 16, seed=2)):
-            assert same(*(s.search(lists.snapshot, queries, 5, nprobe=2) for s in (alone, both)))
-    lists.close()
+    both = both_of(tmp_path, codec, gridded(3000, 16, distinct=3), nlist=2)
+    for queries in (gridded(3, 16, seed=1), gridded(1, 16, seed=2)):
+        both.check(queries, nprobe=2)
+    both.close()
 
 
 def scanned(device: WebGpuDevice, vectors: Vectors, queries: Vectors, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -199,20 +173,18 @@ def test_lists_come_and_go_and_move_together() -> None:
 
 
 def test_its_loss_leaves_results_equal(tmp_path: Path) -> None:
-    lists = lists_of(tmp_path, "sq8", clustered(2500, 48))
-    queries = clustered(5, 48, seed=3)
     for lost_after in (0, 1):
-        with searchers() as (alone, both, device):
-            expected = alone.search(lists.snapshot, queries, 7, nprobe=4)
-            for _ in range(lost_after):
-                assert same(both.search(lists.snapshot, queries, 7, nprobe=4), expected)
-            device.card.device.destroy()
-            for _ in range(2):
-                assert same(both.search(lists.snapshot, queries, 7, nprobe=4), expected)
-            assert both.place.lost
-            with pytest.raises(DeviceLost, match="webgpu does not answer"):
-                device.write(device.allocate(16), np.zeros(16, np.uint8))
-    lists.close()
+        (tmp_path / str(lost_after)).mkdir()
+        both = both_of(tmp_path / str(lost_after), "sq8", clustered(2500, 48))
+        for _ in range(lost_after):
+            both.check()
+        both.device.card.device.destroy()
+        for _ in range(2):
+            both.check()
+        assert both.searcher.place.lost
+        with pytest.raises(DeviceLost, match="webgpu does not answer"):
+            both.device.write(both.device.allocate(16), np.zeros(16, np.uint8))
+        both.close()
 
 
 def test_a_gpu_that_has_the_hosts_memory_counts_there_once() -> None:
@@ -311,16 +283,9 @@ def write(tmp_path: Path) -> Callable[[], int]:
 
 @pytest.mark.parametrize("codec", ["flat", "sq8"])
 def test_lists_come_while_a_model_writes(tmp_path: Path, write: Callable[[], int], codec: str) -> None:
-    codecs = FaissCodecs(threads=1)
-    vectors = clustered(16000, DIM, clusters=30)
-    lists = write_lists(
-        tmp_path, vectors, codec=codecs.open(codecs.train(codec, vectors[:900], seed=0)), nlist=64, deleted=0.05
-    )
-    nbytes = sum(part.nbytes for parts in lists.snapshot.lists for part in parts)
-    assert nbytes > CAP
-    budget, trace = MemoryBudget(1 << 36, baseline=0), Trace()
-    host, device = CpuDevice(budget), WebGpuDevice(budget, cap=CAP, always=True, trace=trace)
-    alone, both = IndexSearcher(CpuDevice(budget)), IndexSearcher(host, place=device, trace=trace)
+    both = both_of(tmp_path, codec, clustered(16000, DIM, clusters=30), cap=CAP, nlist=64)
+    lists, trace, device = both.lists, both.trace, both.device
+    assert sum(part.nbytes for parts in lists.snapshot.lists for part in parts) > CAP
     random = np.random.default_rng(0)
     hot = clustered(6, DIM, clusters=30, seed=7)
     fetched = hits = probed = 0
@@ -328,15 +293,12 @@ def test_lists_come_while_a_model_writes(tmp_path: Path, write: Callable[[], int
         # Most questions are about the same subjects; the text that is written is near its question.
         query = hot[[turn % 2]] if turn % 4 else hot[[2 + turn // 4]]
         near = query + 0.02 * random.standard_normal(query.shape).astype(np.float32)
-        with both.lookahead(lists.snapshot, near, nprobe=4, depth=4) as window:
+        with both.searcher.lookahead(lists.snapshot, near, nprobe=4, depth=4) as window:
             assert write() > 0
             before = trace.snapshot()
-            found = both.search(lists.snapshot, query, 10, nprobe=12, window=window)
+            found = both.check(query, nprobe=12, window=window)
             fetched += window.fetched
             probed += found.hits + found.lists_read
-        expected = alone.search(lists.snapshot, query, 10, nprobe=12)
-        assert found.ids.tolist() == expected.ids.tolist()
-        assert found.scores.tobytes() == expected.scores.tobytes()
         hits += int(trace.snapshot().get("lists on webgpu.hits", 0) - before.get("lists on webgpu.hits", 0))
         assert device.card.held <= CAP
         assert device.memory.used <= CAP
@@ -345,6 +307,4 @@ def test_lists_come_while_a_model_writes(tmp_path: Path, write: Callable[[], int
     assert hits > 12 * 2, "parts of two lists of a search and more were on the device before it"
     assert counters["webgpu link.stall_s"] >= 0
     assert hits < probed, "not all: the index is larger than the device"
-    for each in (alone, both, device, host):
-        each.close()
-    lists.close()
+    both.close()
