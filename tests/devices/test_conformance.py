@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,20 +44,19 @@ def test_a_device_keeps_the_contract(kind: Callable[[MemoryBudget], Place]) -> N
     check_device(kind)
 
 
-def test_cuda_keeps_the_contract_on_the_cpu_of_torch() -> None:
-    pytest.importorskip("torch")
-    check_device(partial(CudaDevice, on="cpu"))
+GPUS: list[tuple[str, Callable[[MemoryBudget], Any]]] = [
+    ("torch", partial(CudaDevice, on="cpu")), ("mlx.core", MetalDevice), *[("wgpu", WebGpuDevice)] * webgpu()
+]  # fmt: skip
+"""On the CPU: those of torch and mlx, and any GPU that there is."""
 
 
-def test_metal_keeps_the_contract_on_the_cpu_of_mlx() -> None:
-    pytest.importorskip("mlx.core")
-    check_device(MetalDevice)
+@pytest.mark.parametrize(("library", "kind"), GPUS)
+def test_a_gpu_keeps_the_contract(library: str, kind: Callable[[MemoryBudget], Any]) -> None:
+    pytest.importorskip(library)
+    check_device(kind)
 
 
-@pytest.mark.parametrize(
-    ("library", "kind"),
-    [("torch", partial(CudaDevice, on="cpu")), ("mlx.core", MetalDevice), *[("wgpu", WebGpuDevice)] * webgpu()],
-)
+@pytest.mark.parametrize(("library", "kind"), GPUS)
 def test_a_codec_that_is_not_known_there_is_refused(library: str, kind: Callable[[MemoryBudget], Any]) -> None:
     class Other:
         spec = CodecSpec("rotated", 4, 4)
@@ -85,11 +85,7 @@ class Filterless(ShelfDevice):
     """Looks at rows that do not count."""
 
     def search(self, request: SearchRequest) -> Candidates:
-        for item in request.lists:
-            vectors = request.codec.decode(self._codes[item.codes])
-            for query in item.queries:
-                request.seen.offer(query, vectors @ request.queries[query], item.first + np.arange(item.count))
-        return request.seen
+        return super().search(replace(request, lists=[replace(item, rows=None) for item in request.lists]))
 
 
 class Forgetful(ShelfDevice):
@@ -97,19 +93,15 @@ class Forgetful(ShelfDevice):
 
     def search(self, request: SearchRequest) -> Candidates:
         fresh = Candidates.empty(*request.seen.scores.shape)
-        return super().search(SearchRequest(request.codec, request.queries, request.lists, request.labels, fresh))
+        return super().search(replace(request, seen=fresh))
 
 
 class Eager(ShelfDevice):
     """Scans every list for every query."""
 
     def search(self, request: SearchRequest) -> Candidates:
-        for item in request.lists:
-            rows = np.arange(item.count) if item.rows is None else item.rows
-            vectors = request.codec.decode(self._codes[item.codes][rows])
-            for query in range(len(request.queries)):
-                request.seen.offer(query, vectors @ request.queries[query], item.first + rows)
-        return request.seen
+        every = range(len(request.queries))
+        return super().search(replace(request, lists=[replace(item, queries=every) for item in request.lists]))
 
 
 class Inexact(ShelfDevice):

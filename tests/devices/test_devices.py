@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from naive.lists import trained
 
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice, MeasuredScan
-from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError
 from edge.ivf.device import (
@@ -133,9 +133,8 @@ def test_a_limited_link_is_as_slow_as_it_says() -> None:
 @pytest.mark.parametrize("rows", [None, np.arange(0, 400, 4)])
 def test_a_limited_scan_is_as_slow_as_it_says(rows: np.ndarray | None) -> None:
     """A list counts for each query that probes it, with the rows that count."""
-    codecs = FaissCodecs(threads=1)
     vectors = np.ones((400, 8), np.float32)
-    codec = codecs.open(codecs.train("flat", vectors, seed=0))
+    codec = trained("flat", vectors)
     counted = 400 if rows is None else len(rows)
     seconds = {}
     for scan in (2 * counted * 32 / 0.02, math.inf):

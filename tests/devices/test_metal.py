@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from naive.lists import clustered, write_lists
+from naive.lists import clustered, trained, write_lists
 
 from edge.budget import MemoryBudget
 from edge.devices import metal
 from edge.devices.cpu import CpuDevice
-from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.metal import MetalDevice
 from edge.errors import CapabilityError
 from edge.ivf.search import IndexSearcher
@@ -27,11 +26,8 @@ def test_results_equal_those_of_the_host(
 ) -> None:
     monkeypatch.setattr(metal, "_BLOCK_NBYTES", block)
     vectors = clustered(2000, DIM)
-    codecs = FaissCodecs(threads=1)
-    lists = write_lists(
-        tmp_path, vectors, codec=codecs.open(codecs.train(codec, vectors[:800], seed=0)), nlist=16, deleted=0.1,
-        pending=20,
-    )  # fmt: skip
+    own = trained(codec, vectors[:800])
+    lists = write_lists(tmp_path, vectors, codec=own, nlist=16, deleted=0.1, pending=20)
     budget = MemoryBudget(1 << 36, baseline=0)
     devices = [CpuDevice(budget), MetalDevice(budget)]
     searchers = [IndexSearcher(device) for device in devices]

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from naive.beside import DIM, Both
+from naive.lists import trained
 
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
-from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
 from edge.devices.remote import RemoteDevice
 from edge.devices.searchers import SearchersDevice, queue_length, share_of_queue
@@ -47,8 +47,7 @@ def test_several_remote_searchers_return_what_one_returns(tmp_path: Path) -> Non
     remote = [RemoteDevice(ledger, cap=1 << 20) for _ in range(8)]
     try:
         for name in ("flat", "sq8"):
-            codecs = FaissCodecs(threads=1)
-            codec = codecs.open(codecs.train(name, rows, seed=0))
+            codec = trained(name, rows)
             codes = codec.encode(rows)
             found = {}
             for count in (1, 2, 4, 8):
@@ -125,8 +124,7 @@ class Asked:
         self.trace = Trace()
         self.watched = [Watched(self.ledger) for _ in range(count)]
         self.device = SearchersDevice(self.ledger, searchers=self.watched, trace=self.trace, **options)
-        codecs = FaissCodecs(threads=1)
-        self.codec = codecs.open(codecs.train("flat", rows, seed=0))
+        self.codec = trained("flat", rows)
         self.rows = rows
         codes = self.codec.encode(rows)
         self.buffer = self.device.allocate(codes.nbytes)

@@ -11,14 +11,13 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
-from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.remote import RemoteDevice
 from edge.ivf.base import Found, Vectors
 from edge.ivf.device import SearchPlace
 from edge.ivf.search import IndexSearcher
 from edge.link import Lane
 from edge.trace import Trace
-from naive.lists import clustered, write_lists
+from naive.lists import clustered, trained, write_lists
 
 DIM = 32
 
@@ -31,11 +30,8 @@ class Both:
         *, vectors: Vectors | None = None, nlist: int = 16,
     ) -> None:  # fmt: skip
         vectors = clustered(2000, DIM) if vectors is None else vectors
-        codecs = FaissCodecs(threads=1)
-        self.lists = write_lists(
-            folder, vectors, codec=codecs.open(codecs.train(codec, vectors[:800], seed=0)), nlist=nlist, deleted=0.1,
-            pending=20,
-        )  # fmt: skip
+        own = trained(codec, vectors[:800])
+        self.lists = write_lists(folder, vectors, codec=own, nlist=nlist, deleted=0.1, pending=20)
         self.budget = MemoryBudget(1 << 36, baseline=0)
         self.trace = Trace()
         self.lane = Lane()

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.blocks import BlockFile, BlockId, Extent, RowTable
+from edge.devices.faiss_codec import FaissCodec, FaissCodecs
 from edge.ivf.base import RESCORE, Bytes, CodecSpec, Ids, ListPart, Snapshot, Vectors
 
 
@@ -190,6 +191,12 @@ def write_lists(
         rows=int(live.sum()),
     )
     return Lists(snapshot, ids, vectors, list_of, live, opened)
+
+
+def trained(name: str, vectors: Vectors) -> FaissCodec:
+    """A codec that was trained with these vectors."""
+    codecs = FaissCodecs(threads=1)
+    return codecs.open(codecs.train(name, vectors, seed=0))
 
 
 def clustered(count: int, dim: int, clusters: int = 6, seed: int = 0) -> Vectors:

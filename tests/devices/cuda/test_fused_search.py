@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from making.interpreted_triton import Launches, interpreted
+from naive.lists import trained
 
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.devices.cuda import device as scanning
 from edge.devices.cuda.device import CudaDevice
-from edge.devices.faiss_codec import FaissCodecs
 from edge.ivf.device import Candidates, ListScan, SearchRequest
 
 DIM = 24
@@ -30,9 +30,9 @@ class Lists:
     """A few lists on the host and on the device, some rows of which do not count, with equal rows among them."""
 
     def __init__(self, codec: str, counts: tuple[int, ...] = (70, 1, 9, 130)) -> None:
-        random, codecs = np.random.default_rng(5), FaissCodecs(threads=1)
+        random = np.random.default_rng(5)
         vectors = random.standard_normal((400, DIM)).astype(np.float32)
-        self.codec = codecs.open(codecs.train(codec, vectors, seed=0))
+        self.codec = trained(codec, vectors)
         self.queries = random.standard_normal((3, DIM)).astype(np.float32)
         self.host = CpuDevice(MemoryBudget(1 << 36, baseline=0))
         self.device = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu")

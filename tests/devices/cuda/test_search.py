@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from naive.lists import NaiveCodec, gridded, write_lists
+from naive.lists import NaiveCodec, gridded, trained, write_lists
 from naive.searching import Rig
 from naive.waiting import until
 
@@ -20,7 +20,6 @@ from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.devices.cuda import device
 from edge.devices.cuda.device import CudaDevice
-from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.testing import check_device, check_search
 from edge.errors import CorruptBlock
 from edge.ivf.device import Candidates, ListScan, SearchRequest, open_device
@@ -31,6 +30,8 @@ sys.path.append(str(Path(__file__).parent))
 from simulated_streams import POLICIES, SimulatedStreams
 
 torch = pytest.importorskip("torch")
+
+FLAT = trained("flat", np.zeros((1, 4), np.float32))
 
 
 @pytest.mark.parametrize("codec", ["flat", "sq8", "pq"])
@@ -48,8 +49,6 @@ def test_the_contract_holds_on_late_streams(eager: frozenset[str]) -> None:
 @pytest.mark.parametrize("dropped", [("inward", "compute"), ("compute", "inward")])
 def test_a_forgotten_wait_is_a_wrong_result(dropped: tuple[str, str]) -> None:
     """A buffer that is searched, filled anew and searched again, without waiting for anything in between."""
-    codecs = FaissCodecs(threads=1)
-    codec = codecs.open(codecs.train("flat", np.zeros((1, 4), np.float32), seed=0))
     first, second = np.ones((3, 4), np.float32), np.full((3, 4), 5, np.float32)
     query = np.ones((1, 4), np.float32)
 
@@ -61,7 +60,7 @@ def test_a_forgotten_wait_is_a_wrong_result(dropped: tuple[str, str]) -> None:
         staging = device.staging(4096)
         for vectors in (first, second):
             after = device.card.compute.record()
-            buffer.filled = staging.upload(codec.encode(vectors), buffer.tensor, after)
+            buffer.filled = staging.upload(FLAT.encode(vectors), buffer.tensor, after)
             device.card.compute.wait(buffer.filled)
             into = device.card.allocate(first.nbytes)
             device.card.compute.run(partial(into.copy_, buffer.tensor))
@@ -71,7 +70,7 @@ def test_a_forgotten_wait_is_a_wrong_result(dropped: tuple[str, str]) -> None:
         scores = []
         for tensor in found:
             buffer.tensor = tensor
-            request = SearchRequest(codec, query, [ListScan(buffer, 0, 3, None, [0])], np.arange(3), seen)
+            request = SearchRequest(FLAT, query, [ListScan(buffer, 0, 3, None, [0])], np.arange(3), seen)
             scores.append(float(device.search(request).scores[0, 0]))
             seen = Candidates.empty(1, 1)
         staging.close()
@@ -86,14 +85,12 @@ def test_a_search_keeps_its_memory_when_lists_fill_the_device() -> None:
     device = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu", cap=1_000_000)
     device.allocate(100)
     with device.memory.reserve("lists", device.memory.free):
-        codecs = FaissCodecs(threads=1)
-        codec = codecs.open(codecs.train("flat", np.zeros((1, 4), np.float32), seed=0))
         vectors = np.arange(4000, dtype=np.float32).reshape(1000, 4)
         buffer = device.allocate(vectors.nbytes)
-        device.write(buffer, codec.encode(vectors))
+        device.write(buffer, FLAT.encode(vectors))
         seen = Candidates.empty(1, 3)
         request = SearchRequest(
-            codec, np.ones((1, 4), np.float32), [ListScan(buffer, 0, 1000, None, [0])], np.arange(1000), seen
+            FLAT, np.ones((1, 4), np.float32), [ListScan(buffer, 0, 1000, None, [0])], np.arange(1000), seen
         )
         assert sorted(device.search(request).labels[0].tolist()) == [997, 998, 999]
     device.close()
@@ -149,8 +146,6 @@ def test_lists_that_wait_cross_the_link_together(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("eager", POLICIES, ids=lambda eager: "+".join(sorted(eager)) or "none")
 def test_lists_that_crossed_together_are_searched_on_late_streams(eager: frozenset[str]) -> None:
-    codecs = FaissCodecs(threads=1)
-    codec = codecs.open(codecs.train("flat", np.zeros((1, 4), np.float32), seed=0))
     device = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu", streams=SimulatedStreams(torch, eager).open)
     buffers = [device.allocate(48), device.allocate(32)]
     for value in (1.0, 5.0, 2.0):
@@ -161,7 +156,7 @@ def test_lists_that_crossed_together_are_searched_on_late_streams(eager: frozens
 
         device.write_joined(128, fill)
         lists = [ListScan(buffers[0], 0, 3, None, [0]), ListScan(buffers[1], 3, 2, None, [0])]
-        request = SearchRequest(codec, np.ones((1, 4), np.float32), lists, np.arange(5), Candidates.empty(1, 5))
+        request = SearchRequest(FLAT, np.ones((1, 4), np.float32), lists, np.arange(5), Candidates.empty(1, 5))
         assert sorted(device.search(request).scores[0].tolist()) == [4 * value] * 3 + [4 * value + 4] * 2
     device.close()
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from naive.lists import NaiveCodec
+from naive.lists import NaiveCodec, trained
 
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
-from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.fpga import device as fpga
 from edge.devices.fpga.device import FpgaDevice
 from edge.devices.fpga.shape import (
@@ -53,9 +52,7 @@ def _programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def codec_of(name: str) -> Codec:
-    random = np.random.default_rng(3)
-    codecs = FaissCodecs(threads=1)
-    return codecs.open(codecs.train(name, random.standard_normal((600, DIM)).astype(np.float32), seed=0))
+    return trained(name, np.random.default_rng(3).standard_normal((600, DIM)).astype(np.float32))
 
 
 def searched(device: SearchPlace, codec: Codec, probed: list[list[int]], width: int = 12) -> Candidates:
@@ -120,8 +117,7 @@ def test_its_estimate_is_a_models() -> None:
 def test_a_codec_whose_design_does_not_fit_the_chip_is_refused() -> None:
     """The product's own codes of 384 components: 96 bytes, for each of which a unit has a memory block."""
     vectors = np.random.default_rng(0).standard_normal((300, 384)).astype(np.float32)
-    codecs, budget = FaissCodecs(threads=1), MemoryBudget(1 << 36, baseline=0)
-    codec = codecs.open(codecs.train("pq", vectors, seed=0))
+    codec, budget = trained("pq", vectors), MemoryBudget(1 << 36, baseline=0)
     codes = codec.encode(vectors[:9])
     scan = ListScan(codes, 0, 9, None, [0])
     request = SearchRequest(codec, vectors[:1], [scan], np.arange(9), Candidates.empty(1, 3))

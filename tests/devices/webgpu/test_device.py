@@ -18,7 +18,7 @@ from naive.lists import clustered, gridded
 
 from edge.budget import MemoryBudget
 from edge.devices.faiss_codec import FaissCodec
-from edge.devices.testing import check_device, check_search
+from edge.devices.testing import check_search
 from edge.devices.webgpu import device as search
 from edge.devices.webgpu.device import WebGpuDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost
@@ -36,10 +36,6 @@ def budget() -> MemoryBudget:
 
 def both_of(folder: Path, codec: str, vectors: Vectors, **options: Any) -> Both:
     return Both(folder, codec, partial(WebGpuDevice, always=True), vectors=vectors, **options)
-
-
-def test_it_keeps_the_contract() -> None:
-    check_device(WebGpuDevice)
 
 
 @pytest.mark.parametrize("codec", ["flat", "sq8", "pq", "opq"])

@@ -324,7 +324,8 @@ def test_a_choice_that_is_still_enough_stays(placed: Placed) -> None:
         placed.ask(number % 4 if number % 10 else 10 + number // 40)
         if number % 40 == 39:
             placed.settle()
-    assert placed.searcher.trace.snapshot()["placement.changes"] == 1
+    counted = placed.searcher.trace.snapshot()
+    assert [counted[f"placement.{name}"] for name in ("changes", "searches", "late")] == [1, 160, 160]
 
 
 def test_where_all_keep_the_deadline_nothing_is_examined(placed: Placed) -> None:
@@ -333,6 +334,7 @@ def test_where_all_keep_the_deadline_nothing_is_examined(placed: Placed) -> None
         placed.ask(number % 4)
     placed.settle()
     assert placed.placed.share is None
+    assert placed.searcher.trace.snapshot()["placement.late"] == 0
 
 
 def test_the_log_has_a_bound_in_bytes(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:

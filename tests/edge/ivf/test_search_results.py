@@ -10,16 +10,16 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from naive.lists import WatchedFile, clustered, gridded, write_lists
+from naive.lists import WatchedFile, clustered, gridded, trained, write_lists
 from naive.residency import LeastRecent
 from naive.searching import PLENTY, Rig
 from naive.waiting import PATIENCE_S, at_once
 
-from edge.blocks import BlockId
+from edge.blocks import BlockFile, BlockId
 from edge.budget import MemoryBudget
 from edge.cache.cached_block import DecayedHotness
 from edge.devices.cpu import CpuDevice
-from edge.devices.faiss_codec import FaissCodecs, restored
+from edge.devices.faiss_codec import restored
 from edge.errors import BudgetExceeded, CorruptBlock, InputError, StorageError
 from edge.ivf.base import Vectors
 from edge.ivf.plan import SearchCost, fitting_nprobe, probe, search_bytes
@@ -73,15 +73,22 @@ def test_a_search_finds_what_the_definition_names(
             rig.close()
 
 
+@pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("name", ["flat", "sq8", "pq"])
-def test_only_candidates_that_may_still_win_are_read(tmp_path: Path, name: str) -> None:
+def test_only_candidates_that_may_still_win_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, cold: bool
+) -> None:
     vectors, queries = clustered(4000, 32), clustered(10, 32, seed=3)
-    codecs = FaissCodecs(threads=1)
-    lists = write_lists(tmp_path, vectors, codec=codecs.open(codecs.train(name, vectors[:800], seed=0)), nlist=4)
+    lists = write_lists(tmp_path, vectors, codec=trained(name, vectors[:800]), nlist=4)
     budget = MemoryBudget(PLENTY, baseline=0)
     searcher = IndexSearcher(CpuDevice(budget))
+    if cold:
+        monkeypatch.setattr(BlockFile, "read_resident", lambda file, offsets, out: 0)
     found = searcher.search(lists.snapshot, queries, 10, nprobe=4)
-    read = sum(file.rows_read for file in lists.files) / (10 * len(queries))
+    rows = sum(file.rows_read for file in lists.files)
+    announced = [nbytes for file in lists.files for _, nbytes in file.announced if nbytes == 4 * 32]
+    assert len(announced) == cold * rows, "what is not in the page cache is announced"
+    read = rows / (10 * len(queries))
     if name == "sq8":
         exact = [lists.ids[np.argsort(-(vectors @ query), kind="stable")[:10]].tolist() for query in queries]
         assert found.ids.tolist() == exact
@@ -97,9 +104,8 @@ def test_the_lists_are_scanned_as_faiss_scans_them(tmp_path: Path, name: str) ->
     import faiss
 
     vectors, queries = clustered(3000, 32), clustered(25, 32, seed=0)[:10] + np.float32(0.01)
-    codecs = FaissCodecs(threads=1)
-    codec = codecs.open(codecs.train(name, vectors[:600], seed=0))
-    trained = None if name == "flat" else restored(faiss, codec.spec)
+    codec = trained(name, vectors[:600])
+    known = None if name == "flat" else restored(faiss, codec.spec)
     lists = write_lists(tmp_path, vectors, codec=codec, nlist=16, files=3)
     quantizer = faiss.IndexFlatIP(32)
     quantizer.add(lists.snapshot.centroids)
@@ -108,11 +114,11 @@ def test_the_lists_are_scanned_as_faiss_scans_them(tmp_path: Path, name: str) ->
         index = faiss.IndexIVFFlat(quantizer, 32, 16, metric)
     elif name == "sq8":
         index = faiss.IndexIVFScalarQuantizer(quantizer, 32, 16, faiss.ScalarQuantizer.QT_8bit, metric, False)
-        index.sq = trained.sq
+        index.sq = known.sq
     else:
         index = faiss.IndexIVFPQ(quantizer, 32, 16, 8, 8, metric)
         index.by_residual = False
-        index.pq = trained.pq
+        index.pq = known.pq
     index.is_trained = True
     index.add_with_ids(vectors, lists.ids)
     index.nprobe = 4

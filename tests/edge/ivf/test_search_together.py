@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from naive.lists import clustered, gridded, write_lists
+from naive.lists import clustered, gridded, trained, write_lists
 from naive.searching import Rig
 from naive.waiting import until
 
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
-from edge.devices.faiss_codec import FaissCodecs
 from edge.devices.limited import LimitedDevice
 from edge.errors import CorruptBlock
 from edge.ivf.base import Found, Vectors
@@ -234,8 +233,7 @@ class Sharing:
 
     def __init__(self, folder: Path) -> None:
         vectors = clustered(1600, DIM)
-        codecs = FaissCodecs(threads=1)
-        self.lists = write_lists(folder, vectors, codec=codecs.open(codecs.train("flat", vectors, seed=0)), nlist=32)
+        self.lists = write_lists(folder, vectors, codec=trained("flat", vectors), nlist=32)
         self.parts = [part for parts in self.lists.snapshot.lists for part in parts]
         self.budget = MemoryBudget(1 << 28, part=True)
         self.lane, self.other_lane = Lane(), Lane()

@@ -255,6 +255,8 @@ def test_what_is_chosen_fits_and_more_memory_never_means_a_smaller_chunk(
         if not chosen.resident:
             states = OffloadedStates.memory_needed(min(chosen.chunk_tokens, wanted.tokens), 16, "float32")
         assert chosen.nbytes >= states + chosen.workspace + 2 * wanted.layer_nbytes
+        either = [plan_memory(wanted, least(wanted) + extra, resident=resident) for resident in (True, False)]
+        assert chosen == max(filter(None, either), key=lambda plan: plan.chunk_tokens), "of equals the resident one"
         chunks.append(chosen.chunk_tokens)
     assert chunks == sorted(chunks)
 
