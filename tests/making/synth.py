@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.errors import InputError, ModelError, StorageError
 from edge.models import rotary
 from edge.models.architectures import family_of
 from edge.models.family import Family, part_rows
 from edge.models.manifest import DATA, TOKENIZER, Staging
-from edge.models.pack import check_precision, pack_weights
-from edge.models.packed import PackedModel, Progress
+from edge.models.pack import pack_weights
+from edge.models.packed import PackedModel
 from edge.models.spec import HeadSpec, ModelSpec, Precision
 from making import random_tokenizer
 
@@ -66,7 +65,7 @@ def _encoder(kind: str, layers: int, hidden: int, heads: int, vocab: int, positi
 
 
 def _jina(layers: int, hidden: int, heads: int, vocab: int, labels: int) -> Config:
-    config = _encoder("bert", layers, hidden, heads, vocab, 8192 if hidden > 64 else 128, labels)
+    config = _encoder("bert", layers, hidden, heads, vocab, 8192, labels)
     return {**config, "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
 
 
@@ -101,7 +100,7 @@ def _modern(layers: int, hidden: int, heads: int, ffn: int, vocab: int, labels: 
         "max_position_embeddings": 8192,
         "global_attn_every_n_layers": 3,
         "pad_token_id": 0,
-        "local_attention": 128 if hidden > 64 else 6,
+        "local_attention": 6,
         **({"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}} if labels else {}),
     }
 
@@ -111,12 +110,8 @@ _MODERN_CLASSIFIER = HeadSpec(kind="classifier", activation="gelu", normed=True)
 
 SHAPES: dict[str, Shape] = {
     "bge-reranker-v2-m3": Shape(_encoder("xlm-roberta", 24, 1024, 16, 250002, 8194, 1), _CLASSIFIER),
-    "bge-reranker-base": Shape(_encoder("xlm-roberta", 12, 768, 12, 250002, 514, 1), _CLASSIFIER),
     "ms-marco-minilm-l6": Shape(_encoder("bert", 6, 384, 12, 30522, 512, 1), _CLASSIFIER),
-    "bge-small-en-v1.5": Shape(_encoder("bert", 12, 384, 12, 30522, 512, 0), HeadSpec("first-token", normalize=True)),
     "qwen3-reranker-0.6b": Shape(_decoder(28, 1024, 16, 8, 128, 3072, 151669), rotary.reranker_head()),
-    "qwen3-embedding-0.6b": Shape(_decoder(28, 1024, 16, 8, 128, 3072, 151669), rotary.embedder_head()),
-    "modernbert-base-reranker": Shape(_modern(22, 768, 12, 1152, 50368, 1), _MODERN_CLASSIFIER),
     "tiny-modernbert": Shape(_modern(4, 64, 4, 96, 4000, 1), _MODERN_CLASSIFIER),
     "tiny-mpnet": Shape(_encoder("mpnet", 3, 64, 4, 1500, 130, 1), _CLASSIFIER),
     "tiny-jina": Shape(_jina(3, 96, 6, 1500, 1), _CLASSIFIER),
@@ -136,8 +131,6 @@ class RandomWeights:
     """A checkpoint of random weights, with canonical names. The same seed gives the same values on every machine."""
 
     def __init__(self, family: Family, spec: ModelSpec, seed: int) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise InputError(f"the seed of random weights is a whole number of at least 0, not {seed!r}")
         self._seed = seed
         self._depth = spec.layers
         self._shapes = dict(_tensor_shapes(family, spec))
@@ -183,39 +176,27 @@ class RandomWeights:
 
 
 def model_spec(shape: str, precision: Precision = "int8") -> ModelSpec:
-    chosen = _shape(shape)
+    chosen = SHAPES[shape]
     return family_of(chosen.config).spec_from_config(chosen.config, chosen.head, precision)
 
 
-def synth(
-    shape: str, out_dir: str | Path, precision: Precision = "int8", seed: int = 0, *, progress: Progress | None = None
-) -> PackedModel:
+def synth(shape: str, out_dir: str | Path, precision: Precision = "int8", seed: int = 0) -> PackedModel:
     """Packs a random model of a shape of `SHAPES`; an older pack in `out_dir` is replaced."""
-    chosen = _shape(shape)
-    check_precision(precision)
+    chosen = SHAPES[shape]
     family = family_of(chosen.config)
     spec = family.spec_from_config(chosen.config, chosen.head, precision)
     weights = RandomWeights(family, spec, seed)
     with Staging(out_dir) as staging:
         tokenizer = staging.path / TOKENIZER
         _write_tokenizer(tokenizer, spec)
-        pack_weights(
-            staging,
-            weights,
-            family,
-            spec,
-            tokenizer=tokenizer,
-            name=shape,
-            sources={},
-            origin={"synthetic": shape, "seed": str(seed)},
-            progress=progress,
-        )
+        origin = {"synthetic": shape, "seed": str(seed)}
+        pack_weights(staging, weights, family, spec, tokenizer=tokenizer, name=shape, sources={}, origin=origin)
     return PackedModel.open(out_dir)
 
 
 def synth_checkpoint(shape: str, out_dir: str | Path, seed: int = 0) -> Path:
     """Writes the random model of `synth` as a Hugging Face folder (fp32), for use with transformers."""
-    chosen = _shape(shape)
+    chosen = SHAPES[shape]
     family = family_of(chosen.config)
     spec = family.spec_from_config(chosen.config, chosen.head, "fp32")
     weights = RandomWeights(family, spec, seed)
@@ -229,26 +210,17 @@ def synth_checkpoint(shape: str, out_dir: str | Path, seed: int = 0) -> Path:
         cursor = end
     text = json.dumps(header).encode()
     folder = Path(out_dir)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps({**chosen.config, "dtype": "float32"}, indent=1))
-        _write_tokenizer(folder / TOKENIZER, spec)
-        _write_pooling(folder, spec.head)
-        with (folder / DATA).open("wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for name, size in weights.shapes.items():
-                step = max(1, 16 * _STREAM // math.prod(size[1:]))
-                for start in range(0, size[0], step):
-                    file.write(weights.read(name, start, min(start + step, size[0])).data.cast("B"))
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be written: {error.strerror}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**chosen.config, "dtype": "float32"}, indent=1))
+    _write_tokenizer(folder / TOKENIZER, spec)
+    _write_pooling(folder, spec.head)
+    with (folder / DATA).open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, size in weights.shapes.items():
+            step = max(1, 16 * _STREAM // math.prod(size[1:]))
+            for start in range(0, size[0], step):
+                file.write(weights.read(name, start, min(start + step, size[0])).data.cast("B"))
     return folder
-
-
-def _shape(name: str) -> Shape:
-    if name not in SHAPES:
-        raise ModelError(f"there is no shape {name!r}; known: {', '.join(SHAPES)}")
-    return SHAPES[name]
 
 
 def _tensor_shapes(family: Family, spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -277,15 +249,12 @@ def _tensor_shapes(family: Family, spec: ModelSpec) -> Iterator[tuple[str, tuple
 
 
 def _write_tokenizer(path: Path, spec: ModelSpec) -> None:
-    try:
-        if spec.architecture in ("bert", "jina-bert", "mpnet"):
-            random_tokenizer.wordpiece(path, spec.vocab)
-        elif spec.architecture in ("gte", "xlm-roberta"):
-            random_tokenizer.unigram(path, spec.vocab)
-        else:
-            random_tokenizer.byte_bpe(path, spec.vocab, append_end=not spec.head.scores)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    if spec.architecture in ("bert", "jina-bert", "mpnet"):
+        random_tokenizer.wordpiece(path, spec.vocab)
+    elif spec.architecture in ("gte", "xlm-roberta"):
+        random_tokenizer.unigram(path, spec.vocab)
+    else:
+        random_tokenizer.byte_bpe(path, spec.vocab, append_end=not spec.head.scores)
 
 
 def _write_pooling(folder: Path, head: HeadSpec) -> None:
