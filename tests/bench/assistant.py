@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bench.figures import Figure, lower, neither, tabulate
-from bench.options import Folder, Names, Output, Rounds, WorkDir, benchmark, stated
+from bench.options import Folder, Output, Rounds, WorkDir, benchmark, stated
 from bench.process import in_turn, measure, say
 from bench.rag_index import LINK, IndexLibrary, build
 from bench.rag_traces import PASSAGES, PIPELINES, ROUNDS, cases, write_trace
@@ -49,16 +49,12 @@ _MOST_TOKENS = 64
 @benchmark
 def assistant(
     *,
-    probe_share: Annotated[
-        float | None, "Share of the lists that a search probes; by default, as many as recall 0.95 needs."
-    ] = None,
     bandwidth: Annotated[str, "Of the link to the index, per second."] = "12MB",
     decode: Annotated[float, "Tokens per second the replayed model writes."] = 100.0,
     prefill: Annotated[float, "Tokens per second it reads."] = 2000.0,
     questions: Annotated[int, "Measured per pipeline."] = 16,
     warmup: Annotated[int, "Before them; times are learned and lists cached."] = 4,
     rounds: Rounds = 1,
-    pipelines: Annotated[Sequence[str], Names(PIPELINES)] = PIPELINES,
     data: Annotated[
         tuple[Folder, ...],
         "--data",
@@ -78,12 +74,12 @@ def assistant(
     if len(asked) < warmup + questions:
         raise InputError(f"{corpora[0].name} has only {len(asked)} questions with company in paragraph and article")
     common = {
-        "folder": str(folder), "questions": [case.question for case in asked], "probe_share": probe_share,
+        "folder": str(folder), "questions": [case.question for case in asked],
         "list_memory": int(nbytes * memory_share), "bandwidth": parse_size(bandwidth),
         "prefill": prefill, "decode": decode,
     }  # fmt: skip
     results = []
-    for pipeline in pipelines:
+    for pipeline in PIPELINES:
         trace = folder / f"{pipeline}.jsonl"
         write_trace(trace, pipeline, asked)
         task = {**common, "trace": str(trace), "pipeline": pipeline}
@@ -176,9 +172,7 @@ def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
             options=IndexOptions(codec="flat", flat_limit=0),
         ) as (index, database),
     ):
-        yield IndexLibrary(
-            folder, index, database, embedder, share=task["probe_share"], reuse=task["reuse"], trace=trace
-        )
+        yield IndexLibrary(folder, index, database, embedder, reuse=task["reuse"], trace=trace)
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:

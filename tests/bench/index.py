@@ -33,6 +33,11 @@ from edge.trace import Trace
 
 _SYSTEMS = ("edge", "faiss-ram", "faiss-ondisk", "faiss-mmap", "usearch")
 _LOOKAHEAD = ("disk", "limited")
+_CAP = 64_000_000
+"""Memory of the limited device."""
+
+_OVERLAP = 0.75
+"""Share of lists in both prediction and query."""
 
 
 @benchmark
@@ -54,8 +59,6 @@ def index(
     ] = 0.0,
     lookahead: Annotated[Sequence[str], Names(_LOOKAHEAD), "Devices to show lookahead on."] = _LOOKAHEAD,
     window: Annotated[float, "Seconds between prediction and search."] = 0.5,
-    overlap: Annotated[float, "Share of lists in both prediction and query."] = 0.75,
-    cap: Annotated[str, "Memory of the limited device."] = "64MB",
     bandwidth: Annotated[str, "Bytes per second of the limited device's link."] = "1GB",
     work_dir: VectorsDir,
     output: Output,
@@ -81,8 +84,8 @@ def index(
         return found | {"build_s": made["seconds"]}
 
     reports, left_out = in_turn(1, systems, searched)
-    limited = {"cap": parse_size(cap), "bandwidth": float(parse_size(bandwidth))}
-    ahead = task | {"action": "lookahead", "window": window, "overlap": overlap, "watch": 0.05}
+    limited = {"cap": _CAP, "bandwidth": float(parse_size(bandwidth))}
+    ahead = task | {"action": "lookahead", "window": window, "watch": 0.05}
     windows = {
         device: _run(work, ahead | {"name": f"lookahead on {device}"} | (limited if device == "limited" else {}))
         for device in lookahead
@@ -371,7 +374,7 @@ def _predictions(task: dict[str, Any], queries: Floats, nprobe: int) -> tuple[Fl
             made /= np.linalg.norm(made, axis=1, keepdims=True)
             near = _nearest(made, centroids, nprobe)
             share = float(np.mean([len(set(a) & set(b)) / nprobe for a, b in zip(lists, near, strict=True)]))
-            low, high = (length, high) if share > task["overlap"] else (low, length)
+            low, high = (length, high) if share > _OVERLAP else (low, length)
     return made.astype(np.float32), share
 
 

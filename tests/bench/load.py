@@ -53,13 +53,11 @@ class Arrival:
     number: int
 
 
-def drawn(
-    rate: float, seconds: float, mix: Mapping[str, int], topics: int, exponent: float = 1.0, seed: int = 0
-) -> list[Arrival]:
-    """Arrivals of a Poisson process, `rate` a second, over topics by Zipf's law (an `exponent` of 0 is uniform). The
-    same arguments give the same arrivals."""
+def drawn(rate: float, seconds: float, mix: Mapping[str, int], topics: int, seed: int = 0) -> list[Arrival]:
+    """Arrivals of a Poisson process, `rate` a second, over topics by Zipf's law. The same arguments give the same
+    arrivals."""
     source = random.Random(seed)
-    popular = np.arange(1, topics + 1, dtype=np.float64) ** -exponent
+    popular = 1 / np.arange(1, topics + 1, dtype=np.float64)
     found: list[Arrival] = []
     at = source.expovariate(rate)
     while at < seconds:
@@ -312,7 +310,6 @@ def load(
     topics: int = 30,
     documents: Annotated[int, "Of each topic."] = 4,
     length: Annotated[int, "--words", "Of each document."] = 100,
-    exponent: Annotated[float, "Of Zipf's law, by which topics are chosen."] = 1.0,
     answer: Annotated[int, "Most tokens of an answer."] = 32,
     deadline: Annotated[float, "Seconds to the first text."] = 5.0,
     memory: Annotated[str, "Limit of our server."] = "600MB",
@@ -340,7 +337,7 @@ def load(
         steps = [float(part) for part in rates.split(",") if part]
     except ValueError:
         raise click.BadParameter(f"rates are written 0.5,1,2 and not {rates!r}") from None
-    loads = {f"{rate:g}{_A_SECOND}": drawn(rate, seconds, mix, topics, exponent) for rate in steps}
+    loads = {f"{rate:g}{_A_SECOND}": drawn(rate, seconds, mix, topics) for rate in steps}
     loads = {name: drawing for name, drawing in loads.items() if drawing}
     if not loads:
         raise click.UsageError("--rates gives the load")
@@ -374,7 +371,7 @@ def load(
         held = max(held, watch.high_water)
     conditions = {
         "model": model.name, "mix": ",".join(f"{kind}={n}" for kind, n in mix.items()), "topics": topics,
-        "documents": documents, "words": length, "exponent": exponent, "answer": answer, "deadline": deadline,
+        "documents": documents, "words": length, "answer": answer, "deadline": deadline,
         "limit": parse_size(memory), "threads": threads, "seconds": seconds,
         "processor": processor(),
     }  # fmt: skip

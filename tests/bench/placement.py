@@ -38,6 +38,7 @@ from edge.trace import Trace
 
 _BUILD_MEMORY = 2 << 30
 _K = 10
+_CODEC = "sq8"
 _NOISE = 0.15
 """Length of the difference of two questions about one topic, beside questions of length 1."""
 
@@ -49,20 +50,18 @@ _THREADS = 24
 
 ARMS: dict[str, dict[str, Any]] = {
     "none": {"share": 0.0, "passing": True}, "all": {"share": 1.0}, "ledger": {},
-    "placed": {"placed": True, "loss": -1.0}, "placed+cut": {"placed": True},
+    "placed": {"placed": True, "loss": -1.0}, "placed+cut": {"placed": True}, "30% held": {"share": 0.3},
 }  # fmt: skip
-"""The arms besides fixed shares. `none`: a search's lists leave memory after it; `all`: those that fit stay; `ledger`:
+"""The arms. `none`: a search's lists leave memory after it; `all`: those that fit stay; `ledger`:
 caches give way by the seconds that they save for each byte; `placed`: the smallest share for the deadline stays;
 `placed+cut`: and a search's last lists are left out if they would come too late."""
 
 
-def index_of(
-    work_dir: Path, rows: int, base: Path | None, topics: int, list_rows: int, codec: str = "sq8"
-) -> tuple[VectorSet, Path]:
+def index_of(work_dir: Path, rows: int, base: Path | None, topics: int, list_rows: int) -> tuple[VectorSet, Path]:
     """A set of vectors whose queries are the topics, and the folder of its index; made unless they exist."""
     made = VectorSet.made(work_dir / f"placement-{rows}-{topics}", rows=rows, queries=topics, base=base)
-    folder = made.folder / f"index-{codec}-{list_rows}"
-    options = IndexOptions(codec=codec, flat_limit=0, list_rows=list_rows)
+    folder = made.folder / f"index-{_CODEC}-{list_rows}"
+    options = IndexOptions(codec=_CODEC, flat_limit=0, list_rows=list_rows)
     with opened_index(folder, made.dim, MemoryBudget(_BUILD_MEMORY), options=options) as (index, database):
         with database.read() as db:
             held = index.status(db).rows
@@ -78,7 +77,6 @@ def index_of(
 def placement(
     *,
     rates: Annotated[str, "Arrivals a second, with commas between them."] = "2,4,6,8,12,16",
-    shares: Annotated[str, "Fixed shares of the lists that are held, with commas between them."] = "0.3",
     within: Annotated[float, "Deadline of an answer's beginning in seconds."] = 0.8,
     search_within: Annotated[float, "Deadline of its search, for the placement."] = 0.4,
     seconds: Annotated[float, "Length of each load."] = 20.0,
@@ -87,33 +85,29 @@ def placement(
     bandwidth: Annotated[str, "Of the place of the lists, per second."] = "10MB",
     prefill: Annotated[str, "Bytes of states that are computed in a second."] = "10MB",
     state: Annotated[str, "The states of a topic's documents; 0 for none."] = "2MB",
-    codec: Annotated[str, "Of the lists."] = "sq8",
     rows: Count = 200_000,
     list_rows: Annotated[Count, "Vectors per list that training aims at."] = 256,
     nprobe: Count = 16,
     topics: Count = 300,
-    exponent: Annotated[float, "Of Zipf's law, by which topics are chosen."] = 1.0,
     base: Base = None,
     work_dir: VectorsDir = Path("bench"),
     output: Output,
 ) -> None:
-    """Search under open loads, with the memory split by the ledger, by a placement, or by fixed shares."""
-    made, folder = index_of(work_dir, rows, base, topics, list_rows, codec)
+    """Search under open loads, with the memory split by the ledger, by a placement, or by a fixed share."""
+    made, folder = index_of(work_dir, rows, base, topics, list_rows)
     try:
         given = [float(part) for part in rates.split(",")]
-        fixed = [float(part) for part in shares.split(",") if part]
     except ValueError:
-        raise click.BadParameter("rates and shares are numbers with commas between them") from None
+        raise click.BadParameter("rates are numbers with commas between them") from None
     common = {
         "set": str(made.folder), "folder": str(folder), "seconds": seconds, "warmup": warmup, "within": within,
-        "search_within": search_within, "codec": codec, "memory": parse_size(memory),
+        "search_within": search_within, "memory": parse_size(memory),
         "bandwidth": parse_size(bandwidth), "prefill": parse_size(prefill),
-        "state": parse_size(state) if state != "0" else 0, "nprobe": nprobe, "exponent": exponent,
+        "state": parse_size(state) if state != "0" else 0, "nprobe": nprobe,
     }  # fmt: skip
-    arms = ARMS | {f"{share:.0%} held": {"share": share} for share in fixed}
     found: dict[str, dict[str, Any]] = {}
     for rate in given:
-        for name, arm in arms.items():
+        for name, arm in ARMS.items():
             say(f"{rate:g} a second: {name}")
             found.setdefault(f"{rate:g} a second", {})[name] = measure(
                 work, {**common, **arm, "name": name, "rate": rate}, threads=1
@@ -190,7 +184,7 @@ class States:
 def opened_searcher(task: Mapping[str, Any], trace: Trace) -> Iterator[tuple[IndexSearcher, Snapshot, MemoryBudget]]:
     """The searcher of a task's index, with a limit of its own, whose lists cross a modelled link (`lists`)."""
     budget = MemoryBudget(task["memory"], part=True)
-    options = IndexOptions(codec=task["codec"], flat_limit=0)
+    options = IndexOptions(codec=_CODEC, flat_limit=0)
     within = task["search_within"] if task.get("placed") else 0.0
     folder, dim = Path(task["folder"]), VectorSet.stored(Path(task["set"])).dim
     with Lane("lists", trace=trace, bandwidth_limit=task["bandwidth"]) as lane:
@@ -203,9 +197,9 @@ def opened_searcher(task: Mapping[str, Any], trace: Trace) -> Iterator[tuple[Ind
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
     centres = VectorSet.stored(Path(task["set"])).queries
-    arrivals = drawn(task["rate"], task["seconds"], {"search": 1}, len(centres), task["exponent"], seed=1)
+    arrivals = drawn(task["rate"], task["seconds"], {"search": 1}, len(centres), seed=1)
     begun = 2 * task["warmup"] / task["rate"]
-    before = drawn(task["rate"], begun, {"search": 1}, len(centres), task["exponent"], seed=2)[: task["warmup"]]
+    before = drawn(task["rate"], begun, {"search": 1}, len(centres), seed=2)[: task["warmup"]]
     trace = Trace()
     plan.LOSS = task.get("loss", plan.LOSS)
     with opened_searcher(task, trace) as (searcher, snapshot, budget), ExitStack() as stack:
@@ -255,7 +249,7 @@ def _replayable(
 
 def _hold(searcher: IndexSearcher, snapshot: Snapshot, centres: Floats, task: Mapping[str, Any]) -> None:
     """Holds a fixed share of the lists, the hottest of another sample of the same traffic first."""
-    sample = drawn(100.0, 10.0, {"search": 1}, len(centres), task["exponent"], seed=3)
+    sample = drawn(100.0, 10.0, {"search": 1}, len(centres), seed=3)
     asked, nbytes, _ = _replayable(searcher, snapshot, centres, sample, task["nprobe"])
     counts = np.bincount(np.concatenate([one.lists for one in asked]), minlength=len(nbytes))
     parts = [part for number in np.argsort(-counts, kind="stable") for part in snapshot.lists[number]]

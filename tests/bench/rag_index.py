@@ -119,18 +119,9 @@ class IndexLibrary:
     (`edge.apps.assistant.retrieval.CollectionLibrary`)."""
 
     def __init__(
-        self,
-        folder: Path,
-        index: VectorIndex,
-        database: Database,
-        embedder: Embedder,
-        *,
-        share: float | None,
-        reuse: bool,
-        trace: Trace,
+        self, folder: Path, index: VectorIndex, database: Database, embedder: Embedder, *, reuse: bool, trace: Trace
     ) -> None:
-        """`share` of the lists that a search probes; None for as many as the recall target needs. `reuse` keeps lists
-        in memory for later searches."""
+        """A search probes as many lists as the recall target needs. `reuse` keeps them in memory for later ones."""
         self.budget = embedder.budget
         self.trace = trace
         self.searches: list[dict[str, Any]] = []
@@ -144,7 +135,7 @@ class IndexLibrary:
         self._before: Mapping[str, float] = {}
         with database.read() as db:
             snapshot = index.snapshot(db)
-        self.nprobe = choose_nprobe(snapshot, _RECALL) if share is None else max(1, round(snapshot.nlist * share))
+        self.nprobe = choose_nprobe(snapshot, _RECALL)
         self.probed = 0
         """The number of lists that the last search probed."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from bench.figures import Figure, higher, lower, tabulate
-from bench.options import Folder, Names, Output, Rounds, WorkDir, benchmark, stated
+from bench.options import Folder, Output, Rounds, WorkDir, benchmark, stated
 from bench.process import in_turn, measure, say
 from bench.rag_traces import cases, write_trace
 from bench.replay import ReplayGenerator
@@ -43,7 +43,6 @@ def rehearsal(
     warmup: Annotated[int, "Before them; times are learned."] = 5,
     memory: Annotated[str, "Limit of the process."] = "300MB",
     rounds: Rounds = 1,
-    pipelines: Annotated[Sequence[str], Names(_WRITING)] = _WRITING,
     work_dir: WorkDir,
     output: Output,
 ) -> None:
@@ -57,7 +56,7 @@ def rehearsal(
         "decode": decode, "prefill": prefill,
     }  # fmt: skip
     found = {}
-    for pipeline in pipelines:
+    for pipeline in _WRITING:
         trace = folder / f"{pipeline}.jsonl"
         write_trace(trace, pipeline, asked)
         task = {**common, "trace": str(trace), "pipeline": pipeline}

@@ -22,6 +22,11 @@ from edge.models.tokenizer import PairTokenizer
 
 _QUERY = "how does a device answer a query within its memory budget"
 _SYSTEMS = ("streamed", "resident", "onnxruntime", "transformers")
+_RESIDENT = 4 * 10**9
+"""Limit of the fully resident run."""
+
+_RUNS = 2
+"""Runs of a process, of which the last counts."""
 
 
 @benchmark
@@ -32,11 +37,9 @@ def rerank_memory(
     tokens: Annotated[int, "Tokens of each pair of query and document."] = 500,
     top_k: Annotated[int, "-k", "--top-k"] = 10,
     memory: Annotated[str, "Limit of the streamed run."] = "300MB",
-    resident_memory: Annotated[str, "Limit of the fully resident run."] = "4GB",
     precision: Precision = "int8",
     threads: Threads = 2,
     rounds: Rounds = 2,
-    repeats: Annotated[int, "Runs per process; the last counts."] = 2,
     systems: Annotated[Sequence[str], Names(_SYSTEMS)] = _SYSTEMS,
     work_dir: WorkDir,
     output: Output,
@@ -51,11 +54,11 @@ def rerank_memory(
         docs = documents(tokenizer, _QUERY, candidates, tokens)
     common: dict[str, Any] = {
         "pack": str(pack), "checkpoint": str(checkpoint), "query": _QUERY, "docs": docs, "top_k": top_k,
-        "max_tokens": tokens, "threads": threads, "repeats": repeats,
+        "max_tokens": tokens, "threads": threads,
     }  # fmt: skip
     tasks: dict[str, dict[str, Any]] = {
         "streamed": {"system": "edge", "memory": parse_size(memory), "cold": True},
-        "resident": {"system": "edge", "memory": parse_size(resident_memory), "cold": False},
+        "resident": {"system": "edge", "memory": _RESIDENT, "cold": False},
         "onnxruntime": {"system": "onnxruntime"},
     }
 
@@ -136,7 +139,7 @@ def _edge(task: dict[str, Any]) -> dict[str, Any]:
     with Reranker(str(pack), config=config, max_tokens=task["max_tokens"]) as reranker:
         rankings, seconds = timed(
             lambda _: reranker.explain(task["query"], task["docs"], task["top_k"], threshold="inf"),
-            range(task["repeats"]),
+            range(_RUNS),
             before=lambda: cold.append(task["cold"] and drop_page_cache(pack)),
         )
     scores = {str(r.index): r.score for r in rankings[-1].results}
@@ -148,5 +151,5 @@ def _onnxruntime(task: dict[str, Any]) -> dict[str, Any]:
 
     reranker = PlainReranker(Path(task["pack"]), threads=task["threads"])
     score = lambda _: reranker.score(task["query"], task["docs"], task["max_tokens"])  # noqa: E731
-    found, seconds = timed(score, range(task["repeats"]))
+    found, seconds = timed(score, range(_RUNS))
     return _found(seconds, found[-1], task["top_k"])

@@ -20,8 +20,7 @@ def test_arms_find_the_same_and_what_was_predicted_is_held(tmp_path: Path, monke
     made, folder = index_of(tmp_path, 2_000, None, 40, 50)
     task = {
         "set": str(made.folder), "folder": str(folder), "seconds": 0.5, "warmup": 32, "within": 0.02,
-        "search_within": 0.01, "codec": "sq8",
-        "memory": 8 << 20, "bandwidth": 4e6, "prefill": 1e8, "state": 20_000, "nprobe": 4, "exponent": 1.0,
+        "search_within": 0.01, "memory": 8 << 20, "bandwidth": 4e6, "prefill": 1e8, "state": 20_000, "nprobe": 4,
         "rate": 60.0,
     }  # fmt: skip
     monkeypatch.setattr(benchmark.plan, "LOSS", -1.0)
