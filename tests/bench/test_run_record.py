@@ -79,7 +79,6 @@ def test_a_command_line_names_no_place_of_the_machine(tmp_path: Path) -> None:
 
     given = [str(tmp_path / "data"), "--set", "a", "--set", "b c", "--server", f"{tmp_path}/bin/server --memory 1/2"]
     CliRunner().invoke(run, [*given, "--slow", "--cold", "--store", str(tmp_path / "a.json")], catch_exceptions=False)
-    assert found[0].begun is not None
     assert found[0].begun.command == "run --slow data --set a --set 'b c' --server 'server --memory 1/2' --cold"
     assert str(tmp_path) not in repr(found[0].begun)
 
@@ -97,7 +96,6 @@ def test_a_path_is_shown_as_its_last_component(text: str, shown: str) -> None:
 
 def test_a_command_is_stored_as_it_was_typed() -> None:
     command = bench.get_command(click.Context(bench), "load")
-    assert command is not None
     typed = [
         "--rates", "0.3,1", "--mix", "ask=2,search=1", "--system", "neither=@tree,queue", "--system", "tree and queue=",
     ]  # fmt: skip
@@ -128,7 +126,6 @@ def test_every_benchmark_stores_its_run() -> None:
     assert len(names) > 15
     for name in names:
         command = bench.get_command(context, name)
-        assert command is not None
         assert {"as_json", "store"} <= {param.name for param in command.params}, name
 
 
@@ -193,7 +190,6 @@ def test_the_memory_of_child_processes_counts() -> None:
     parent = subprocess.Popen([sys.executable, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     watch = TreeWatch(parent.pid)
     try:
-        assert parent.stdout is not None
         parent.stdout.readline()  # the child holds its memory from now on
         end = time.monotonic() + 120
         while watch.high_water < 200 << 20 and time.monotonic() < end:

@@ -193,9 +193,6 @@ def test_errors_and_probes_come_back_bit_for_bit(tmp_path: Path) -> None:
     saved.save(tmp_path)
     found = Calibration.load(tmp_path, "f")
     assert found == saved
-    assert found is not None
-    assert found.lens is not None
-    assert saved.lens is not None
     assert np.array_equal(found.lens.weight, saved.lens.weight)
     assert np.array_equal(found.lens.bias, saved.lens.bias)
     assert found.lens.weight.flags.writeable  # the arrays are the reader's own, not views of the file's text

@@ -92,7 +92,6 @@ def test_values_equal_the_checkpoint(golden: Path, tmp_path: Path, name: str, pr
 def test_blocks_and_tables_are_aligned(golden: Path, tmp_path: Path) -> None:
     with pack(golden / "bert-reranker", tmp_path / "pack", "int8") as model:
         assert all(extent.offset % ALIGNMENT == 0 for extent in model.file.extents.values())
-        assert model.positions is not None
         assert model.embedding.offset % ALIGNMENT == model.positions.offset % ALIGNMENT == 0
         layers = [model.file.extents[block] for block in model.layer_blocks]
         assert all(extent.nbytes == model.spec.layer.nbytes for extent in layers)

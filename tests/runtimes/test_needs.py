@@ -226,7 +226,6 @@ def test_an_engine_that_is_forgotten_leaves_no_thread(packs: Path, monkeypatch: 
     monkeypatch.setattr("edge.link._shared", {})  # others may have the process's own link open
     before = set(threading.enumerate())
     reranker: Reranker | None = Reranker(packs / "reranker", memory="40GB")
-    assert reranker is not None
     reranker.rank("river", ["a river"])
     (lane,) = set(threading.enumerate()) - before
     del reranker

@@ -128,7 +128,6 @@ def use(residency: Residency, lane: Lane, source: MemorySource, key: int, now: i
         return lane.fetch(source, block, buffer.data)
 
     handle = residency.admit(key, source.nbytes(block), fetch, now)
-    assert handle is not None
     assert bytes(handle.wait()) == bytes(source.blocks[block])
     handle.release()
 

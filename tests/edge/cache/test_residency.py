@@ -26,7 +26,6 @@ def test_what_is_read_once_is_not_read_again(rig: Rig) -> None:
     assert rig.claim(0) is None
     rig.load(0, 1)
     handle = rig.claim(0)
-    assert handle is not None
     assert handle.hit
     assert handle.ready
     rig.check(handle, 0)
@@ -40,8 +39,6 @@ def test_what_is_read_once_is_not_read_again(rig: Rig) -> None:
 def test_two_who_ask_for_a_block_at_once_share_one_read(rig: Rig) -> None:
     rig.source.gate.clear()
     first, second = rig.admit(0), rig.admit(0)
-    assert first is not None
-    assert second is not None
     assert (first.hit, second.hit) == (False, True)
     assert not second.ready
     rig.source.gate.set()
@@ -265,7 +262,6 @@ def test_a_transfer_does_not_wait_for_transfers(rig: Rig) -> None:
         return rig.lane.submit("own", work, SIZE)
 
     handle = rig.residency.admit(0, SIZE, fetch, rig.now)
-    assert handle is not None
     handle.release()
     rig.settle()
     assert len(refused) == 1
@@ -280,7 +276,6 @@ def test_whoever_needs_memory_does_not_get_the_error_of_anothers_block(rig: Rig)
         raise ValueError("a driver's")
 
     handle = rig.residency.admit(0, SIZE, lambda buffer: rig.lane.submit("failing", fail, SIZE), rig.now)
-    assert handle is not None
     handle.release()
     threading.Timer(0.05, rig.source.gate.set).start()
     rig.budget.reserve("other", rig.budget.limit).release()
@@ -311,7 +306,6 @@ def test_misses_and_predictions_leave_held_blocks_alone(held_rig: Rig) -> None:
     assert set(held_rig.residency.keys()) == {0, 1, 2, 5}
     assert held_rig.prefetch(6, 7) is None
     handle = held_rig.claim(1)
-    assert handle is not None
     held_rig.check(handle, 1)
     handle.release()
 
@@ -332,11 +326,9 @@ def test_other_caches_shrink_for_held_blocks_whatever_they_save(held_rig: Rig) -
     other = Residency(held_rig.budget, name="states")
     handles = [other.admit(key, SIZE, held_rig.fetch(key), other.begin_round()) for key in (8, 9, 10, 11)]
     for handle in handles:
-        assert handle is not None
         handle.wait()
     assert hold(held_rig, 0, 1) == 0, "they are in use"
     for handle in handles:
-        assert handle is not None
         handle.release()
     assert hold(held_rig, 0, 1, 2, beside=CHARGE) == 3
     assert len(other) == 0
@@ -365,8 +357,6 @@ def test_a_held_block_that_is_needed_before_it_came_crosses_at_once(held_rig: Ri
     first = held_rig.admit(5)
     assert held_rig.residency.hold([(0, SIZE, held_rig.fetch(0, 2.0)), (1, SIZE, held_rig.fetch(1, 2.0))], 0) == 2
     wanted = held_rig.claim(1)
-    assert wanted is not None
-    assert first is not None
     held_rig.source.gate.set()
     held_rig.check(wanted, 1)
     wanted.release()

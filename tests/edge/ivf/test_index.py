@@ -202,7 +202,6 @@ CHILD = Path(index_child.__file__)
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     child = subprocess.Popen([sys.executable, str(CHILD), *arguments], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
     return child
 

@@ -272,7 +272,6 @@ class Placed(Rig):
         self.lane.submit("last", lambda: 0, 0, priority=1e9).wait()
 
     def held(self) -> set[int]:
-        assert self.placed.share is not None
         return set(self.placed.share.lists.tolist())
 
 
@@ -395,7 +394,6 @@ def test_no_list_is_left_out_that_is_needed() -> None:
 def test_a_search_with_slack_finds_what_it_finds_without_a_deadline(placed: Placed) -> None:
     """A search that is late is one of fewer lists; one in time is equal to the last bit."""
     snapshot = replace(placed.lists.snapshot, recall=CURVE)
-    assert placed.searcher.placement is not None
     vectors = np.random.default_rng(1).standard_normal((3, snapshot.dim)).astype(np.float32)
     plain = IndexSearcher(placed.searcher.host.device)
     try:

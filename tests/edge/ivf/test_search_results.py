@@ -282,7 +282,6 @@ def test_searches_that_only_wait_for_the_link_are_known_by_it() -> None:
     for _ in range(5):
         pace.learn(1000, 1000, 0.5, 2000.0)
     promised = pace.seconds(np.array([4000]), np.array([4000]), 2000.0)
-    assert promised is not None
     assert 2.0 <= promised[0] < 3.0
 
 
@@ -292,7 +291,6 @@ def test_a_steady_machine_is_known_within_a_tenth() -> None:
     for read in (1000, 0, 500, 1000, 0, 0, 250, 1000, 0, 500, 0, 0, 1000, 0):
         pace.learn(read, 1000, read / 2000 + 0.5, 2000.0)
     promised = pace.seconds(np.array([0, 1000, 3000]), np.array([1000, 1000, 3000]), 2000.0)
-    assert promised is not None
     assert np.all(np.array([0.5, 1.0, 3.0]) <= promised * 1.01)
     assert np.all(promised <= np.array([0.5, 1.0, 3.0]) * 1.15)
 
@@ -345,10 +343,8 @@ def test_a_search_fits_by_what_is_resident(rigs: list[Rig], tmp_path: Path, monk
     monkeypatch.setattr(pace, "learn", lambda *search: None)
     monkeypatch.setattr(rig.searcher, "_pace", pace)
     cold = rig.searcher.fitting(snapshot, query, 0.3)
-    assert cold is not None
     rig.search(query, 5, 2 * cold)
     warm = rig.searcher.fitting(snapshot, query, 0.3)
-    assert warm is not None
     assert 1 <= cold < warm
     assert rig.searcher.fitting(snapshot, query, 0.0) == 1
     both = np.concatenate([query, gridded(1, DIM, seed=77)])
@@ -373,7 +369,6 @@ def flip(rig: Rig, number: int, *, vector: int | None = None) -> None:
     part = rig.lists.snapshot.lists[number][0]
     offset = part.source.extents[part.codes].offset + part.nbytes // 2
     if vector is not None:
-        assert part.vectors is not None
         offset = part.vectors.offset + vector * part.vectors.row_nbytes + 3
     data = bytearray(part.source.path.read_bytes())
     data[offset] ^= 0x40

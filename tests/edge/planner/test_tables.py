@@ -103,7 +103,6 @@ def test_what_each_stage_adds() -> None:
 
 def test_what_a_schedule_costs() -> None:
     outcome = evaluate(problem(), SCHEDULE)
-    assert outcome is not None
     assert outcome.ttft == 3 * 6 + 3 * 10 + 2 * 3 + 5
     assert outcome.tpot == pytest.approx(2 * 2 / 100 + 2 * 8 / 100 + 1.5 * 50 / 100)
     shared = 3 * 4 / 2 + 3 * 8 / 4 + 3 / 2 + 2 * 6 / 4

@@ -77,13 +77,10 @@ def test_restored_tokens_have_a_rate_of_their_own() -> None:
     for _ in range(3):
         predictor.learn_reply("m", "s", PromptWork(100, 1900), new=11, ttft_s=1.19, restore_s=0.19, seconds=2.19)
     cached = predictor.reply("m", "s", prompt=PromptWork(100, 1900), most=128)
-    assert cached is not None
     assert cached.mean == pytest.approx(1.0 + 0.19 + 11 * 0.1)
     fresh = predictor.reply("m", "s", prompt=PromptWork(2000), most=128)
-    assert fresh is not None
     assert fresh.mean == pytest.approx(20.0 + 11 * 0.1)
     in_context = predictor.reply("m", "s", prompt=PromptWork(30), most=128)
-    assert in_context is not None
     assert in_context.mean == pytest.approx(0.3 + 11 * 0.1)
 
 
@@ -93,7 +90,6 @@ def test_recent_replies_count_more() -> None:
         for _ in range(80):
             taught(predictor, tokens)
     reply = predictor.reply("model", "hyde/passage", most=128)
-    assert reply is not None
     assert reply.mean == pytest.approx(4.0, rel=0.05)
 
 

@@ -234,7 +234,6 @@ def test_the_least_is_exactly_what_the_smallest_arrangement_takes(
     wanted = request(tokens, longest, layers, saturating)
     assert plan_memory(wanted, least(wanted) - 1) is None
     chosen = plan_memory(wanted, least(wanted))
-    assert chosen is not None
     assert chosen.nbytes == least(wanted)
 
 
@@ -246,7 +245,6 @@ def test_what_is_chosen_fits_and_more_memory_never_means_a_smaller_chunk(
     chunks = []
     for extra in (first, first + more):
         chosen = plan_memory(wanted, least(wanted) + extra)
-        assert chosen is not None
         assert chosen.nbytes <= least(wanted) + extra
         assert longest <= chosen.chunk_tokens <= max(longest, saturating)
         if not chosen.saturated:
@@ -264,5 +262,4 @@ def test_what_is_chosen_fits_and_more_memory_never_means_a_smaller_chunk(
 @pytest.mark.parametrize("resident", [None, True, False])
 def test_hidden_states_go_where_the_caller_says_and_stay_in_memory_with_plenty(resident: bool | None) -> None:
     chosen = plan_memory(request(400, 100), 10**9, resident=resident)
-    assert chosen is not None
     assert (chosen.resident, chosen.saturated, chosen.chunk_tokens) == (resident is not False, True, 128)

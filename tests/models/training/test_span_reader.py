@@ -76,7 +76,6 @@ def test_training_learns_and_is_stored_beside_the_pack(
     assert min(margins[:2]) > margins[2]
     with PackedModel.open(packed) as opened:
         fitted = evidence.load(opened, EVIDENCE, SIGNALS)
-        assert fitted is not None
         assert fitted.probability((margins[0],)) > 0.5 > fitted.probability((margins[2],))
         with Reader.open(opened) as kept:  # type: ignore[union-attr]
             assert kept.shared == 1

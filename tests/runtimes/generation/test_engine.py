@@ -440,7 +440,6 @@ def test_a_question_that_begins_like_the_one_before_is_computed_from_there(bench
 
 def test_answers_of_a_pool_share_their_questions_and_their_steps(bench: Callable[..., Bench]) -> None:
     made = bench(3, cells=400)
-    assert made.pool is not None
     asked = [made.ask([POOL[0]], longest=20, begins=range(50, 90), question=100 + number) for number in range(3)]
     made.step()
     assert made.pool.used == len(SYSTEM.tokens) + len(POOL[0].tokens) + 42

@@ -40,7 +40,6 @@ def test_best_sentences_first_each_with_its_document() -> None:
     generator = ExtractiveGenerator(shared_words, most=2)
     assert answer(generator) == "The river floods in spring. [1] In summer the river is low. [2]"
     stats = generator.stats
-    assert stats is not None
     assert (stats.new_tokens, stats.finish, stats.dropped_documents) == (13, "stop", 0)
     assert answer(generator) == answer(generator)
 
@@ -93,7 +92,6 @@ def test_documents_beyond_the_context_are_left_out_from_the_end() -> None:
     generator = ExtractiveGenerator(shared_words)
     generator.context = 5 + 8 + 3
     assert answer(generator) == "The river floods in spring. [1] Boats are red. [1]"
-    assert generator.stats is not None
     assert generator.stats.dropped_documents == 2
 
 
@@ -104,7 +102,6 @@ def test_cancelled() -> None:
     assert next(pieces).text == "The"
     cancel.set()
     assert list(pieces) == []
-    assert generator.stats is not None
     assert (generator.stats.finish, generator.stats.new_tokens) == ("cancelled", 1)
 
 

@@ -158,7 +158,6 @@ def test_stop_string_ends_the_answer_inside_a_token(open_llama: Open) -> None:
     stop = full[7:10]
     found = text(answer(generator, Sampling(max_tokens=30, stop=(stop, "never there"))))
     assert found == full[: full.index(stop)]
-    assert generator.stats is not None
     assert generator.stats.finish == "stop"
 
 
@@ -167,7 +166,6 @@ def test_stats_and_counters(open_llama: Open) -> None:
     generator = open_llama(trace=trace)
     pieces = answer(generator, documents=DOCUMENTS)
     stats = generator.stats
-    assert stats is not None
     assert stats.prompt_tokens == len(prompt_of(generator, DOCUMENTS)) == trace.counters["generation.prompt_tokens"]
     assert stats.new_tokens == len(tokens(pieces)) == trace.counters["generation.new_tokens"]
     assert (stats.cached_tokens, stats.dropped_documents, stats.finish) == (0, 0, "length")
@@ -182,7 +180,6 @@ def test_cancelled_between_tokens(open_llama: Open) -> None:
     begun = [next(stream), next(stream)]
     cancel.set()
     assert list(stream) == []
-    assert generator.stats is not None
     assert (generator.stats.finish, generator.stats.new_tokens) == ("cancelled", 2)
     assert tokens(answer(generator))[:2] == tokens(begun)
 
@@ -192,9 +189,7 @@ def test_cancelled_before_the_first_token(open_llama: Open) -> None:
     cancel = threading.Event()
     cancel.set()
     assert answer(generator, documents=DOCUMENTS, cancel=cancel) == []
-    assert generator.stats is not None
     assert generator.stats.finish == "cancelled"
-    assert generator.states is not None
     assert generator.states.length == 0  # nothing was computed
 
 
@@ -208,7 +203,6 @@ def test_an_answer_that_nobody_reads_on_holds_nobody(open_llama: Open) -> None:
     stream = generator.stream(MESSAGES, SHORT)
     next(stream)
     stream.close()  # type: ignore[attr-defined]
-    assert generator.stats is not None
     assert (generator.stats.finish, generator.stats.new_tokens) == ("cancelled", 1)
     assert tokens(answer(generator)) == expected
 
@@ -284,7 +278,6 @@ def test_a_question_that_begins_like_one_before_it_gets_the_answer_that_it_gets_
     for common, others in [(0, 700), (700, 1), (699, 30), (130, 9), (64, 70), (190, 500), (560, 100), (511, 64)]:
         asked = [MESSAGES[0], Message("user", " ".join([*text[:common], words(others, 6 + common)]))]
         assert answer(generator, messages=asked) == answer(without, messages=asked)
-        assert generator.stats is not None
         reused.append(generator.stats.cached_tokens)
     tree.close()
     system = reused[1]
@@ -337,7 +330,6 @@ def test_a_shared_answer_may_be_as_long_as_the_pool(open_llama: Open) -> None:
     for number in range(4):
         asked = [Message("user", f"{words(120)} {words(20, number)}")]
         assert tokens(answer(generator, Sampling(max_tokens=10_000 if number % 2 else 5), messages=asked))
-        assert generator.stats is not None
         assert (generator.stats.cached_tokens > 100) == (number > 0)
         assert generator.stats.prompt_tokens + generator.stats.new_tokens <= 512 - TILE
 
@@ -352,7 +344,6 @@ def test_documents_that_do_not_fit_are_left_out_from_the_end(open_llama: Open) -
     # A long answer takes no more than a fourth of the context from the documents.
     assert generator._builder.build(MESSAGES, DOCUMENTS, 10_000).dropped == 1
     pieces = answer(generator, Sampling(max_tokens=10_000), documents=DOCUMENTS)
-    assert generator.stats is not None
     assert generator.stats.dropped_documents == 1
     assert generator.stats.prompt_tokens + len(tokens(pieces)) <= 256
     assert generator.stats.finish in ("length", "stop")

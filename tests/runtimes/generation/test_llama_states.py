@@ -255,7 +255,6 @@ def test_models_whose_states_cannot_be_parted_generate_and_reuse_nothing(
     generator = open_llama(decaying(model.write(tmp_path / "m.gguf")), answers=2, shared=True)
     assert generator.states is None
     assert generator.memory.shape.sequences == 1, "answers have whole contexts of their own"
-    assert generator._engine is not None
     with pytest.raises(ModelError, match="cannot be cut out"):
         LlamaStates(cast(LlamaContext, generator._engine._first), hashes=tmp_path)
     first, other, again = (
@@ -278,7 +277,6 @@ def test_greedy_answers_are_the_same_with_the_tree_off_cold_warm_and_after_a_res
             work = generator.prompt_work(QUESTION, documents, GREEDY)
             stream = generator.stream(QUESTION, GREEDY, documents=documents)
             answers.append([piece.token for piece in stream])
-            assert generator.stats is not None
             assert generator.stats.work == work, "what would be computed and restored was known beforehand"
             assert (generator.stats.restore_s > 0) == (work.restored > 0)
             cached.append(generator.stats.cached_tokens)
@@ -326,7 +324,6 @@ def test_documents_change_places_for_a_cached_beginning_as_far_as_is_allowed(
     assert order(other, 0.05) == [0, 1, 2]
     assert order(other, 0.15) == [0, 2, 1]
     list(generator.stream(QUESTION, GREEDY, documents=[other[i] for i in order(other, 0.15)]))
-    assert generator.stats is not None
     assert generator.stats.work.computed < generator.prompt_work(QUESTION, [LIBRARY[3]], GREEDY).computed * 2
     generator.tree.close()
 
@@ -361,7 +358,6 @@ TOKENS = [300 + (7 * i) % 500 for i in range(2048)]
 
 
 def context_of(generator: LlamaGenerator) -> LlamaContext:
-    assert generator.states is not None
     return generator.states.context
 
 

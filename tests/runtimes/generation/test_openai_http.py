@@ -113,7 +113,6 @@ def test_streams_and_counts(server: Server, generator: OpenAIGenerator) -> None:
     assert "model" not in asked
     assert server.headers["Authorization"] == "Bearer secret"
     stats = generator.stats
-    assert stats is not None
     assert (stats.new_tokens, stats.finish) == (3, "stop")
     assert stats.prompt_tokens == generator.count("Be brief.") + generator.count("why?")
 
@@ -132,7 +131,6 @@ def test_numbers_of_the_server_count(server: Server, generator: OpenAIGenerator)
     pieces = list(generator.stream(QUESTION, Sampling()))
     assert [(piece.text, piece.logprob) for piece in pieces] == [("Yes", -0.5)] * 3
     stats = generator.stats
-    assert stats is not None
     assert (stats.prompt_tokens, stats.cached_tokens, stats.new_tokens, stats.finish) == (40, 30, 2, "length")
 
 
@@ -150,7 +148,6 @@ def test_documents_beyond_the_context_are_left_out(server: Server) -> None:
     with_room = OpenAIGenerator(server.url, context=400)
     documents = [Document(str(number), "word " * 150) for number in range(4)]
     list(with_room.stream(QUESTION, Sampling(), documents=documents))
-    assert with_room.stats is not None
     assert with_room.stats.dropped_documents == 3
     with_room.close()
 
@@ -188,7 +185,6 @@ def test_what_servers_do_wrong(
     server.status, server.lines = status, lines
     with pytest.raises(ModelError, match=message):
         list(generator.stream(QUESTION, Sampling()))
-    assert generator.stats is not None
     assert generator.stats.finish == "cancelled"
 
 
@@ -216,7 +212,6 @@ END = 'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}'
 )
 def test_what_servers_leave_out(server: Server, generator: OpenAIGenerator, lines: tuple[str, ...]) -> None:
     assert said(server, generator, *lines) == "fine"
-    assert generator.stats is not None
     assert generator.stats.finish == "stop"
 
 
@@ -241,7 +236,6 @@ def test_cancelled_while_the_server_is_silent(server: Server, generator: OpenAIG
     pieces = list(generator.stream(QUESTION, Sampling(), cancel=cancel))
     assert time.perf_counter() - started < PATIENCE_S / 2, "the server stays silent for longer"
     assert [piece.text for piece in pieces] == ["fine"] * begun
-    assert generator.stats is not None
     assert generator.stats.finish == "cancelled"
     server.silence.set()
 
@@ -252,7 +246,6 @@ def test_a_server_that_writes_on_is_cut(server: Server, generator: OpenAIGenerat
     server.lines = [f"data: {json.dumps(event)}"] * 2000  # more than the buffers between the two hold
     pieces = list(generator.stream(QUESTION, Sampling(max_tokens=3)))
     assert [piece.text for piece in pieces] == ["on "] * 3
-    assert generator.stats is not None
     assert (generator.stats.new_tokens, generator.stats.finish) == (3, "length")
     assert server.left.wait(PATIENCE_S)
 
@@ -265,7 +258,6 @@ def test_tokens_of_one_event_are_cut(server: Server, generator: OpenAIGenerator)
     server.lines = [f"data: {json.dumps({**event, 'usage': usage})}"] * 4
     for longest, text in [(3, "abc"), (5, "abcde"), (12, "abcdeabcdeab")]:
         assert "".join(p.text for p in generator.stream(QUESTION, Sampling(max_tokens=longest))) == text
-        assert generator.stats is not None
         assert generator.stats.finish == "length"
     assert "".join(p.text for p in generator.stream(QUESTION, Sampling(max_tokens=7, stop=("b",)))) == "a"
     assert generator.stats.finish == "stop"
@@ -286,7 +278,6 @@ def test_counts_that_follow_the_longest_answer_are_read(server: Server, generato
     usage = 'data: {"usage": {"prompt_tokens": 3, "completion_tokens": 2}}'
     server.lines = [START, START, END, usage, "data: [DONE]"]
     assert len(list(generator.stream(QUESTION, Sampling(max_tokens=2)))) == 2
-    assert generator.stats is not None
     assert (generator.stats.prompt_tokens, generator.stats.finish) == (3, "stop")
 
 

@@ -27,17 +27,14 @@ TABLE = 12
 def pool(open_llama: Open) -> list[LlamaContext]:
     """Three sequences of a context with 2,048 cells."""
     generator = open_llama(answers=3, shared=True)
-    assert generator.memory.room is not None
     assert generator.memory.room.tokens == ROOM
     others = [generator._another() for _ in range(2)]
-    assert generator.states is not None
     return [generator.states.context, *(other for other in others if other is not None)]
 
 
 @pytest.fixture
 def alone(open_llama: Open) -> LlamaContext:
     states = open_llama().states
-    assert states is not None
     return states.context
 
 
@@ -52,8 +49,6 @@ def test_a_prompt_has_the_states_that_it_has_alone(pool: list[LlamaContext], alo
             part = tokens(count, seed + count)
             sequence.append(part, logits=True)
             alone.append(part, logits=True)
-        assert sequence.backend is not None
-        assert alone.backend is not None
         one, other = bytes(sequence.backend.extract(0, 537)), bytes(alone.backend.extract(0, 537))
         assert len(one) == len(other) > 100 * 537
         assert one[TABLE * 541 :] == other[TABLE * 541 :]
@@ -82,7 +77,6 @@ def test_a_pool_computes_no_tile(pool: list[LlamaContext], monkeypatch: pytest.M
 def test_what_finds_no_room_is_computed_beside_the_others(pool: list[LlamaContext], alone: LlamaContext) -> None:
     sequence = pool[1]
     sequence.append(long := tokens(ROOM, 1))
-    assert sequence.room is not None
     assert not sequence.room.takes(sequence, 20)
     sequence.append(more := tokens(20, 2), logits=True)
     alone.append(long)
@@ -93,7 +87,6 @@ def test_what_finds_no_room_is_computed_beside_the_others(pool: list[LlamaContex
 def test_keys_are_rotated_in_the_room(pool: list[LlamaContext], alone: LlamaContext) -> None:
     found = []
     for sequence in (alone, *pool):
-        assert sequence.backend is not None
         sequence.append(tokens(40, 1))
         state = sequence.backend.extract(20, 40)
         sequence.truncate(0)
@@ -112,8 +105,6 @@ def test_moved_keys_are_not_copied_before_they_are_rotated(pool: list[LlamaConte
     """Where the room has no place, llama.cpp rotates them in its next batch. Others may share them."""
     first, second, third = pool
     assert first.room is not None
-    assert first.backend is not None
-    assert second.backend is not None
     first.append(tokens(40, 1))
     state = first.backend.extract(20, 40)
     first.truncate(0)
@@ -184,7 +175,6 @@ def test_any_order_of_steps_gives_the_logits_of_the_text(
             sequence.truncate(0)
             texts[number] = list(texts[other])
             if texts[other]:
-                assert sequence.backend is not None
                 assert pool[other].backend is not None
                 assert sequence.backend.share(pool[other].backend, 0, len(texts[other]))
     for sequence, text in zip(pool, texts, strict=True):
