@@ -25,22 +25,24 @@ NO_SYSTEM = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_e
 {% endfor %}{% if add_generation_prompt %}[model] {% endif %}"""
 
 
-def test_conversation() -> None:
-    parts = ChatTemplate(CHATML, budget()).render(["system", "user", "assistant", "user"])
-    assert parts == [
-        "<|im_start|>system\n", 0, "<|im_end|>\n<|im_start|>user\n", 1, "<|im_end|>\n<|im_start|>assistant\n", 2,
-        "<|im_end|>\n<|im_start|>user\n", 3, "<|im_end|>\n<|im_start|>assistant\n",
-    ]  # fmt: skip
+DROPS_SYSTEM = "{% for m in messages if m.role != 'system' %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 
-def test_system_message_goes_before_the_question_where_the_template_refuses_it() -> None:
-    parts = ChatTemplate(NO_SYSTEM, budget(), bos="<s>").render(["system", "user"])
-    assert parts == ["<s>[user] ", 0, "\n\n", 1, "\n[model] "]
-
-
-def test_system_message_goes_before_the_question_where_the_template_drops_it() -> None:
-    template = "{% for m in messages if m.role != 'system' %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    assert ChatTemplate(template, budget()).render(["system", "user"]) == ["user: ", 0, "\n\n", 1, "\n"]
+@pytest.mark.parametrize(
+    ("template", "roles", "parts"),
+    [
+        (CHATML, "system user assistant user",
+         ["<|im_start|>system\n", 0, "<|im_end|>\n<|im_start|>user\n", 1, "<|im_end|>\n<|im_start|>assistant\n", 2,
+          "<|im_end|>\n<|im_start|>user\n", 3, "<|im_end|>\n<|im_start|>assistant\n"]),
+        (NO_SYSTEM, "system user", ["<s>[user] ", 0, "\n\n", 1, "\n[model] "]),
+        (DROPS_SYSTEM, "system user", ["user: ", 0, "\n\n", 1, "\n"]),
+        (None, "system user", [0, "\n\n", 1, "\n\n"]),
+    ],
+    ids=["whole", "refuses the system's", "drops the system's", "plain text"],
+)  # fmt: skip
+def test_messages_go_where_the_template_has_them(template: str | None, roles: str, parts: list[str | int]) -> None:
+    """Where it refuses or drops the system message, this goes before the question."""
+    assert ChatTemplate(template, budget(), bos="<s>").render(roles.split()) == parts
 
 
 def test_settings_and_functions_of_transformers() -> None:
@@ -50,10 +52,6 @@ def test_settings_and_functions_of_transformers() -> None:
         "{% generation %}{{ {'a': 'é'} | tojson }}{% endgeneration %}{{ strftime_now('%Y') | length }}{{ eos_token }}"
     )
     assert ChatTemplate(template, budget(), eos="</s>").render(["user"]) == [0, '<think></think>{"a": "é"}4</s>']
-
-
-def test_a_model_without_template_reads_plain_text() -> None:
-    assert ChatTemplate(None, budget()).render(["system", "user"]) == [0, "\n\n", 1, "\n\n"]
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,10 @@ def test_best_sentences_first_each_with_its_document() -> None:
     stats = generator.stats
     assert (stats.new_tokens, stats.finish, stats.dropped_documents) == (13, "stop", 0)
     assert answer(generator) == answer(generator)
+    assert answer(ExtractiveGenerator(shared_words, most=1), DOCUMENTS[::-1]) == "The river floods in spring. [2]"
+    for score, shown in ((1.0, "The river floods in spring. [1] Boats are red. [1]"), (float("nan"), "")):
+        equal = ExtractiveGenerator(lambda _, texts, score=score: [score] * len(texts), most=2)
+        assert answer(equal) == shown, "of equals the earlier ones; none without a score"
 
 
 def test_rows_and_items_stand_on_lines_of_their_own() -> None:
@@ -51,20 +55,6 @@ def test_rows_and_items_stand_on_lines_of_their_own() -> None:
     text = "name: Lena, city: Bonn [1]\nname: Karl, city: Ulm [2]\nMountains are high. [3]"
     assert answer(generator, rows) == text
     assert answer(generator, rows[1:]) == "name: Karl, city: Ulm [1]\nMountains are high. [2]"
-
-
-def test_numbers_follow_the_order_of_the_documents() -> None:
-    generator = ExtractiveGenerator(shared_words, most=1)
-    assert answer(generator, DOCUMENTS[::-1]) == "The river floods in spring. [2]"
-
-
-def test_ties_go_to_the_earlier_sentence() -> None:
-    generator = ExtractiveGenerator(lambda _, texts: [1.0] * len(texts), most=2)
-    assert answer(generator) == "The river floods in spring. [1] Boats are red. [1]"
-
-
-def test_what_has_no_score_is_not_shown() -> None:
-    assert answer(ExtractiveGenerator(lambda _, texts: [float("nan")] * len(texts))) == ""
 
 
 def test_only_the_citation_is_not_quoted() -> None:

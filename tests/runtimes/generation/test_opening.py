@@ -120,12 +120,13 @@ def test_text_is_held_back_only_while_it_may_begin_a_stop_string() -> None:
     assert list(stopping.finish()) == []
 
 
-def test_the_piece_in_which_a_stop_string_begins_is_cut() -> None:
+def test_the_piece_in_which_a_stop_string_begins_is_cut_and_nothing_comes_after_it() -> None:
     stopping = Stopping(("END",))
     pieces = list(stopping.push(b"all E", 7, -0.5))
     pieces += stopping.push(b"ND of it", 8, -0.6)
     assert pieces == [Piece("all ", 7, -0.5)]
     assert stopping.stopped
+    assert list(stopping.push_text("more", None, None)) == []
 
 
 def test_what_steers_a_terminal_is_dropped() -> None:
@@ -135,9 +136,3 @@ def test_what_steers_a_terminal_is_dropped() -> None:
     assert [piece.text for piece in pieces] == ["[31mred", "", "\ta\n", "2Jb"]
     assert [piece.token for piece in pieces] == [0, 1, 2, 3]
     assert taken == len(tokens)
-
-
-def test_nothing_comes_after_a_stop_string() -> None:
-    stopping = Stopping(("END",))
-    assert [piece.text for piece in stopping.push_text("END", None, None)] == []
-    assert list(stopping.push_text("more", None, None)) == []

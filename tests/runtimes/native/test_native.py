@@ -77,25 +77,17 @@ def test_the_contract_of_a_kernel(contract: Any, levels: range, encoder: LayerSp
         kept.keeps_nothing(encoder)
 
 
-@pytest.mark.parametrize("sizes", [WIDE, LONG_HEADS], ids=["minilm", "long-heads"])
-def test_equals_reference_at_real_widths(layers: Any, levels: range, encoder: LayerSpec, sizes: Any) -> None:
-    spec = replace(encoder, **sizes)
-    weights, lengths = layers.random_weights(spec), np.array([70, 33, 1, 16], np.int32)
-    hidden = layers.random_hidden(4, 70, spec.hidden)
-    expected = layers.run(NumpyLayerKernel(spec, "float32"), hidden, lengths, weights)
-    for level in levels:
-        result = layers.run(NativeLayerKernel(spec, "float32", 2, level=level), hidden, lengths, weights)
-        assert layers.same(result, expected, lengths, spec)
-
-
-def test_odd_shapes(layers: Any, levels: range, encoder: LayerSpec) -> None:
-    """Widths that fill no tile, vector or panel, and that differ from each other."""
-    random = np.random.default_rng(0)
+def test_equals_reference_at_real_and_odd_widths(layers: Any, levels: range, encoder: LayerSpec) -> None:
+    """Also widths that fill no tile, vector or panel, and that differ from each other."""
+    random, shapes = np.random.default_rng(0), [WIDE, LONG_HEADS]
     for case in range(8):
         hidden, size, ffn = (int(random.integers(1, most)) for most in (150, 70, 200))
-        spec = replace(encoder, hidden=hidden, heads=case % 4 + 1, kv_heads=case % 4 + 1, head_size=size, ffn=ffn)
+        heads = case % 4 + 1
+        shapes.append({"hidden": hidden, "heads": heads, "kv_heads": heads, "head_size": size, "ffn": ffn})
+    for sizes in shapes:
+        spec = replace(encoder, **sizes)
         weights, lengths = layers.random_weights(spec), random.integers(1, 90, 4).astype(np.int32)
-        states = layers.random_hidden(4, int(lengths.max()), hidden)
+        states = layers.random_hidden(4, int(lengths.max()), spec.hidden)
         expected = layers.run(NumpyLayerKernel(spec, "float32"), states, lengths, weights)
         for level in levels:
             result = layers.run(NativeLayerKernel(spec, "float32", 2, level=level), states, lengths, weights)
