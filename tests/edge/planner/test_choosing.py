@@ -196,10 +196,8 @@ def test_rates_are_found_from_the_times_that_they_make() -> None:
     found = StageCosts.fitted(loads(), [known.seconds(load) for load in loads()])
     for name, rate in RATES.items():
         assert found.rates[name] == pytest.approx(rate, rel=1e-4), name
-
-
-def test_exact_codes_are_not_scored_again() -> None:
-    assert next(load for load in loads() if load.codec[0] == "flat").amounts()["rescoring"] == 0
+    exact = next(load for load in loads() if load.codec[0] == "flat")
+    assert exact.amounts()["rescoring"] == 0, "exact codes are not scored again"
 
 
 @pytest.mark.parametrize("seed", range(5))
