@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from making.judged_set import judged_set
 from making.synth import synth, synth_checkpoint
 from naive.program import output_of
@@ -123,9 +122,9 @@ def test_pools_are_read_with_what_retrieval_said(tmp_path: Path) -> None:
 def test_systems_compute_the_same(tmp_path: Path, measured_here: Callable[[str], None]) -> None:
     measured_here("layer_speed")
     options = ["--shapes", "tiny-bert", "--sequences", "9", "--tokens", "30", "--rounds", "2", "--threads", "1"]
-    ended = CliRunner().invoke(layer_speed, [*options, "--json", "--store", str(tmp_path / "run.json")])
-    assert ended.exit_code == 0, ended.output
-    report = json.loads(ended.output)["shapes"]["tiny-bert"]
+    report = json.loads(output_of(layer_speed, *options, "--json", "--store", str(tmp_path / "run.json")))["shapes"][
+        "tiny-bert"
+    ]
     found, left_out = report["systems"], report["left_out"]
     assert {*found, *left_out} == {"native", "onnx", "onnxruntime", "transformers"}
     assert "onnx" in found
@@ -145,13 +144,11 @@ def test_systems_compute_the_same(tmp_path: Path, measured_here: Callable[[str],
 def test_parts_make_up_the_whole(tmp_path: Path, measured_here: Callable[[str], None]) -> None:
     measured_here("overhead")
     packed = synth("tiny-bert", tmp_path / "pack")
-    options = ["--model", str(packed.path), "--candidates", "5", "--tokens", "40", "--memory", "4GB"]
-    options += ["--rows", "400", "--dim", "16", "--nprobe", "3", "--rounds", "2", "--threads", "1"]
-    ended = CliRunner().invoke(
-        overhead, [*options, "--work-dir", str(tmp_path), "--json", "--store", str(tmp_path / "run.json")]
-    )
-    assert ended.exit_code == 0, ended.output
-    report = json.loads(ended.output)
+    options = [
+        "--model", str(packed.path), "--candidates", "5", "--tokens", "40", "--memory", "4GB", "--rows", "400", "--dim",
+        "16", "--nprobe", "3", "--rounds", "2", "--threads", "1", "--work-dir", str(tmp_path), "--json",
+    ]  # fmt: skip
+    report = json.loads(output_of(overhead, *options, "--store", str(tmp_path / "run.json")))
     for name, rounds in report["rerank"]["arms"].items():
         assert len(rounds) == 2
         for row in rounds:

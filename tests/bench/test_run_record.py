@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import click
 import pytest
-from click.testing import CliRunner
+from naive.program import output_of
 
 from bench.command import bench
 from bench.figures import Figure, higher, lower, neither, tabulate
@@ -78,7 +78,7 @@ def test_a_command_line_names_no_place_of_the_machine(tmp_path: Path) -> None:
         found.append(output)
 
     given = [str(tmp_path / "data"), "--set", "a", "--set", "b c", "--server", f"{tmp_path}/bin/server --memory 1/2"]
-    CliRunner().invoke(run, [*given, "--slow", "--cold", "--store", str(tmp_path / "a.json")], catch_exceptions=False)
+    output_of(run, *given, "--slow", "--cold", "--store", str(tmp_path / "a.json"))
     assert found[0].begun.command == "run --slow data --set a --set 'b c' --server 'server --memory 1/2' --cold"
     assert str(tmp_path) not in repr(found[0].begun)
 
@@ -153,13 +153,11 @@ def test_a_page_without_the_place_of_a_run_is_refused() -> None:
 def test_the_page_of_benchmarks_is_what_the_stored_runs_give(tmp_path: Path) -> None:
     copy = tmp_path / "benchmarks.md"
     shutil.copy(PAGE, copy)
-    done = CliRunner().invoke(report, [str(RUNS), "--page", str(copy)], catch_exceptions=False)
-    assert done.exit_code == 0
+    output_of(report, str(RUNS), "--page", str(copy))
     assert copy.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8"), (
         "run `python -m tests.bench report docs/runs --page docs/benchmarks.md`"
     )
-    printed = CliRunner().invoke(report, [str(RUNS / "rerank-memory.json")], catch_exceptions=False)
-    assert printed.stdout in copy.read_text(encoding="utf-8")
+    assert output_of(report, str(RUNS / "rerank-memory.json")) in copy.read_text(encoding="utf-8")
 
 
 def test_the_stored_runs_of_the_page_were_made_from_a_commit() -> None:

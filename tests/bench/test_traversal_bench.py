@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from naive.program import output_of
 
 from bench.traversal import Graph, counted, figures, lists_chosen, opened, traversal, work
 from bench.vectors import NEIGHBOURS, VectorSet
@@ -72,15 +72,13 @@ def test_every_setting_reaches_the_recall(
         "--rows", "300", "--queries", "4", "--degree", "8", "--recall", "0.3", "--latency", "0",
         "--rounds", "1", "--work-dir", str(tmp_path / "work"),
     ]  # fmt: skip
-    done = CliRunner().invoke(traversal, [*arguments, "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
+    report = json.loads(output_of(traversal, *arguments, "--json"))
     assert all(row["recall"] >= 0.3 for row in report["at_equal_recall"])
     assert set(report["chosen"]) == {"best-first", "synchronous", "delayed"}
     stored = list(figures(report))
     assert len({figure.key for figure in stored}) == len(stored) == 3 * 6
     with pytest.raises(EdgeError, match="does not reach a recall"):
-        CliRunner().invoke(traversal, [*arguments, "--recall", "1.1"], catch_exceptions=False)
+        output_of(traversal, *arguments, "--recall", "1.1")
 
 
 def test_lists_are_chosen_by_a_graph_as_by_comparing_all(tmp_path: Path) -> None:
