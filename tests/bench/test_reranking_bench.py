@@ -122,10 +122,8 @@ def test_pools_are_read_with_what_retrieval_said(tmp_path: Path) -> None:
 def test_systems_compute_the_same(tmp_path: Path, measured_here: Callable[[str], None]) -> None:
     measured_here("layer_speed")
     options = ["--shapes", "tiny-bert", "--sequences", "9", "--tokens", "30", "--rounds", "2", "--threads", "1"]
-    report = json.loads(output_of(layer_speed, *options, "--json", "--store", str(tmp_path / "run.json")))["shapes"][
-        "tiny-bert"
-    ]
-    found, left_out = report["systems"], report["left_out"]
+    shapes = json.loads(output_of(layer_speed, *options, "--json", "--store", str(tmp_path / "run.json")))["shapes"]
+    found, left_out = shapes["tiny-bert"]["systems"], shapes["tiny-bert"]["left_out"]
     assert {*found, *left_out} == {"native", "onnx", "onnxruntime", "transformers"}
     assert "onnx" in found
     assert ("native" in found) == (processor_level() > 0)
