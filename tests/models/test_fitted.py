@@ -188,7 +188,7 @@ def test_what_another_program_sealed_is_refused(tmp_path: Path, change: dict[str
         Calibration.load(tmp_path, "f")
 
 
-def test_errors_and_probes_come_back_bit_for_bit(tmp_path: Path) -> None:
+def test_errors_and_probes_come_back_bit_for_bit_to_their_model_alone(tmp_path: Path) -> None:
     saved = calibration()
     saved.save(tmp_path)
     found = Calibration.load(tmp_path, "f")
@@ -196,6 +196,8 @@ def test_errors_and_probes_come_back_bit_for_bit(tmp_path: Path) -> None:
     assert np.array_equal(found.lens.weight, saved.lens.weight)
     assert np.array_equal(found.lens.bias, saved.lens.bias)
     assert found.lens.weight.flags.writeable  # the arrays are the reader's own, not views of the file's text
+    assert Calibration.load(tmp_path, "another") is None
+    assert Calibration.load(tmp_path / "nowhere", "f") is None
 
 
 def test_no_single_damage_gives_other_values(tmp_path: Path) -> None:
@@ -211,12 +213,6 @@ def test_no_single_damage_gives_other_values(tmp_path: Path) -> None:
         (tmp_path / FILE).write_bytes(data[:cut])
         with pytest.raises(CorruptBlock):
             Calibration.load(tmp_path, "f")
-
-
-def test_another_models_calibration_is_none(tmp_path: Path) -> None:
-    calibration().save(tmp_path)
-    assert Calibration.load(tmp_path, "another") is None
-    assert Calibration.load(tmp_path / "nowhere", "f") is None
 
 
 def test_shift_and_scale_do_not_matter() -> None:

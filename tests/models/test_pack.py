@@ -157,27 +157,22 @@ def test_legacy_names_and_missing_prefix(variant: Variant, golden: Path, tmp_pat
     assert files[0] == files[1]
 
 
-def test_half_precision_checkpoints(variant: Variant, golden: Path, tmp_path: Path) -> None:
-    folder = variant("qwen3-reranker")
-    source = load_file(folder / "model.safetensors")
-    save_file({name: value.astype(np.float16) for name, value in source.items()}, folder / "model.safetensors")
-    with pack(folder, tmp_path / "half", "fp32") as model:
-        table = source["model.embed_tokens.weight"].astype(np.float16).astype(np.float32)
-        np.testing.assert_array_equal(token_rows(model, np.arange(model.spec.vocab)), table)
-
-
-def test_bfloat16_checkpoints(variant: Variant, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+def test_half_precision_checkpoints(variant: Variant, tmp_path: Path, dtype: str) -> None:
     folder = variant("bert-embedder")
     path = folder / "model.safetensors"
-    source = load_file(path)
-    # numpy has no bfloat16: the upper half of an fp32 is one, and the header says so.
-    save_file({name: (value.view(np.uint32) >> 16).astype(np.uint16) for name, value in source.items()}, path)
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header = data[8 : 8 + length].replace(b'"U16"', b'"BF16"')
-    path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
+    source, name = load_file(path), "embeddings.word_embeddings.weight"
+    if dtype == "F16":
+        save_file({name: value.astype(np.float16) for name, value in source.items()}, path)
+        table = source[name].astype(np.float16).astype(np.float32)
+    else:  # numpy has no bfloat16: the upper half of an fp32 is one, and the header says so
+        save_file({name: (value.view(np.uint32) >> 16).astype(np.uint16) for name, value in source.items()}, path)
+        data = path.read_bytes()
+        length = int.from_bytes(data[:8], "little")
+        header = data[8 : 8 + length].replace(b'"U16"', b'"BF16"')
+        path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
+        table = (source[name].view(np.uint32) >> 16 << 16).view(np.float32)
     with pack(folder, tmp_path / "pack", "fp32") as model:
-        table = (source["embeddings.word_embeddings.weight"].view(np.uint32) >> 16 << 16).view(np.float32)
         np.testing.assert_array_equal(token_rows(model, np.arange(model.spec.vocab)), table)
 
 

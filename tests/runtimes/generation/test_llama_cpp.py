@@ -173,24 +173,20 @@ def test_stats_and_counters(open_llama: Open) -> None:
     assert generator.count(words(50)) == 50
 
 
-def test_cancelled_between_tokens(open_llama: Open) -> None:
-    generator = open_llama()
-    cancel = threading.Event()
-    stream = generator.stream(MESSAGES, Sampling(max_tokens=50), cancel=cancel)
-    begun = [next(stream), next(stream)]
-    cancel.set()
-    assert list(stream) == []
-    assert (generator.stats.finish, generator.stats.new_tokens) == ("cancelled", 2)
-    assert tokens(answer(generator))[:2] == tokens(begun)
-
-
-def test_cancelled_before_the_first_token(open_llama: Open) -> None:
+def test_cancelled_before_the_first_token_and_between_tokens(open_llama: Open) -> None:
     generator = open_llama()
     cancel = threading.Event()
     cancel.set()
     assert answer(generator, documents=DOCUMENTS, cancel=cancel) == []
     assert generator.stats.finish == "cancelled"
     assert generator.states.length == 0  # nothing was computed
+    cancel.clear()
+    stream = generator.stream(MESSAGES, Sampling(max_tokens=50), cancel=cancel)
+    begun = [next(stream), next(stream)]
+    cancel.set()
+    assert list(stream) == []
+    assert (generator.stats.finish, generator.stats.new_tokens) == ("cancelled", 2)
+    assert tokens(answer(generator))[:2] == tokens(begun)
 
 
 def test_an_answer_that_nobody_reads_on_holds_nobody(open_llama: Open) -> None:
@@ -334,7 +330,7 @@ def test_a_shared_answer_may_be_as_long_as_the_pool(open_llama: Open) -> None:
         assert generator.stats.prompt_tokens + generator.stats.new_tokens <= 512 - TILE
 
 
-def test_documents_that_do_not_fit_are_left_out_from_the_end(open_llama: Open) -> None:
+def test_documents_that_do_not_fit_are_left_out_from_the_end_and_a_conversation_is_refused(open_llama: Open) -> None:
     generator = open_llama(context=256)
     assert generator.context == 256
     # 60 tokens stay free for an answer of 60.
@@ -347,10 +343,6 @@ def test_documents_that_do_not_fit_are_left_out_from_the_end(open_llama: Open) -
     assert generator.stats.dropped_documents == 1
     assert generator.stats.prompt_tokens + len(tokens(pieces)) <= 256
     assert generator.stats.finish in ("length", "stop")
-
-
-def test_a_conversation_beyond_the_context_is_refused_with_numbers(open_llama: Open) -> None:
-    generator = open_llama(context=256)
     with pytest.raises(InputError, match=r"has 3\d\d tokens but the context holds 256"):
         answer(generator, messages=[Message("user", words(300))], documents=DOCUMENTS)
 

@@ -440,7 +440,12 @@ def answer(generator: LlamaGenerator) -> list[int | None]:
     return [piece.token for piece in generator.stream(question, Sampling(max_tokens=12), documents=DOCUMENTS)]
 
 
-def test_memory_is_leased_and_given_back(open_llama: Open, gguf: Callable[..., Path]) -> None:
+def test_memory_is_leased_and_given_back(open_llama: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where opening fails in its last step."""
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise ModelError("the last step of opening fails")
+
     budget = MemoryBudget(10**10)
     before = budget.used
     generator = open_llama(budget=budget)
@@ -453,6 +458,10 @@ def test_memory_is_leased_and_given_back(open_llama: Open, gguf: Callable[..., P
     assert budget.used == before
     with pytest.raises(InputError, match="closed"):
         answer(generator)
+    monkeypatch.setattr("edge.runtimes.generation.llama_cpp.PromptBuilder", fail)
+    with pytest.raises(ModelError, match="last step"):
+        open_llama(budget=budget)
+    assert budget.used == before
 
 
 def test_less_memory_means_mapped_weights_then_a_smaller_context(
@@ -544,16 +553,3 @@ def test_bad_models(open_llama: Open, gguf: Callable[..., Path], tmp_path: Path)
         open_llama(path)
     with pytest.raises(ConfigError, match="more than the 2,048"):
         open_llama(context=4096)
-
-
-def test_a_failed_opening_gives_its_memory_back(open_llama: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object, **options: object) -> None:
-        raise ModelError("the last step of opening fails")
-
-    open_llama().close()
-    budget = MemoryBudget(10**10)
-    before = budget.used
-    monkeypatch.setattr("edge.runtimes.generation.llama_cpp.PromptBuilder", fail)
-    with pytest.raises(ModelError, match="last step"):
-        open_llama(budget=budget)
-    assert budget.used == before
