@@ -1,171 +1,85 @@
-"""Many processes on one memory, killed without warning, and its limit. `EDGE_TEST_SECONDS=60` makes it a minute."""
+"""Writers that end, fail or are closed halfway, threads on one memory, and its limit."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
-import random
-import subprocess
+import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from apsw import Connection
 from making.synth import synth
 from naive.program import printed
-from naive.waiting import PATIENCE_S, until
-from naive.words import WordEmbedder
+from naive.waiting import PATIENCE_S
 
 from edge.apps.memory import writing
 from edge.apps.memory.memory import Memory
+from edge.apps.store.database import Database
 from edge.errors import BudgetExceeded, StorageError
+from edge.ivf.base import Connection
 from tests.apps.memory.conftest import Make
 
-CHILD = Path(__file__).parents[2] / "naive" / "memory_child.py"
-PROCESSES = 4
+
+def contents(memory: Memory) -> dict[str, list[str]]:
+    """The texts of all memories, and what happened to each. Vectors, words and histories agree with them."""
+    events = {}
+    for one in memory.get_all(user_id="ann")["results"]:
+        text, lines = one["memory"], memory.history(one["id"])
+        (hit,) = memory.search(text, 1, user_id="ann", rerank=False, explain=True)["results"]
+        assert (hit["id"], round(hit["score_details"]["semantic"], 3)) == (one["id"], 1)
+        assert hit["score_details"]["bm25"] > 0
+        assert [line["new_memory"] for line in lines] == [*(line["old_memory"] for line in lines[1:]), text]
+        events[text] = [line["event"] for line in lines]
+    return events
 
 
-class Child:
-    """One process after the other in one place, and their reports."""
+def test_an_end_before_any_commit_leaves_each_change_whole_or_undone(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kill interrupts within one, SQLite undoes (`tests/apps/store/test_foreign.py`)."""
+    with make("before") as memory:
+        added = memory.add(["tea is good", "bread rises", "ice is blue"], user_id="ann")["results"]
+        right = [contents(memory)]
+    changes: list[Callable[[Memory], object]] = [
+        lambda memory: memory.add(["the river floods", "a boat sails"], user_id="ann"),
+        lambda memory: memory.update(added[0]["id"], "coffee was bad"),
+        lambda memory: memory.pin(added[1]["id"]),
+        lambda memory: memory.delete(added[2]["id"]),
+        lambda memory: memory.maintain(full=True),
+        lambda memory: memory.rebuild(),
+    ]
+    shutil.copytree(tmp_path / "before", tmp_path / "right")
+    with make("right") as memory:
+        right += [(change(memory), contents(memory))[1] for change in changes]
+    write = Database.write
+    for commits in itertools.count():
+        shutil.copytree(tmp_path / "before", tmp_path / str(commits))
+        left, done = iter(range(commits)), 0
 
-    def __init__(self, directory: Path, logs: Path, user: str) -> None:
-        self.directory, self.logs, self.user = directory, logs, user
-        self.runs: list[Path] = []
-        self.process: subprocess.Popen[bytes] | None = None
+        def ended(self: Database, left: Iterator[int] = left) -> AbstractContextManager[Connection]:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return write(self)
 
-    def start(self) -> None:
-        log = self.logs / f"{self.user}-{len(self.runs)}.jsonl"
-        self.runs.append(log)
-        seed = 1_000 * int(self.user[1:]) + len(self.runs)
-        arguments = [sys.executable, str(CHILD), str(self.directory), self.user, str(seed)]
-        with open(log, "wb") as out, open(log.with_suffix(".err"), "wb") as errors:
-            self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=out, stderr=errors)
-
-    def begin(self) -> None:
-        assert self.process is not None
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"\n")
-        self.process.stdin.flush()
-
-    def kill(self) -> None:
-        self.check_alive()
-        assert self.process is not None
-        self.process.kill()
-        self.process.communicate()
-
-    def ready(self) -> bool:
-        self.check_alive()
-        return self.runs[-1].stat().st_size > 0
-
-    def check_alive(self) -> None:
-        assert self.process is not None
-        assert self.process.poll() is None, self.runs[-1].with_suffix(".err").read_text()
-
-    def told(self) -> int:
-        """The number of changes that the present process has reported."""
-        self.check_alive()
-        return self.runs[-1].read_text().count('"event": "done"')
-
-    def lines(self) -> list[list[dict[str, Any]]]:
-        """The report of each run; a last line may be cut."""
-        return [[json.loads(x) for x in run.read_text().split("\n")[:-1]] for run in self.runs]
-
-
-def test_processes_killed_at_random_lose_nothing(make: Make, tmp_path: Path) -> None:
-    seconds = float(os.environ.get("EDGE_TEST_SECONDS", "2"))
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    make(embedder=WordEmbedder(32)).close()
-    children = [Child(tmp_path / "memory", logs, f"u{n}") for n in range(PROCESSES)]
-    for child in children:
-        child.start()
-    # Those that are ready wait. Beside others that write without a pause, the last one might not come to open it.
-    until(lambda: all(child.ready() for child in children), 0.05)
-    for child in children:
-        child.begin()
-    choose = random.Random(0)
-    end = time.monotonic() + seconds
-    progress, kills = end, 0
-    while time.monotonic() < end or kills < PROCESSES:
-        assert time.monotonic() < progress + PATIENCE_S, "nothing happens"
-        time.sleep(choose.uniform(0.05, 0.4))
-        victim = choose.choice(children)
-        # Where other programs take the processors, those that are killed as soon as they are ready would do nothing.
-        if victim.told() > 0:
-            victim.kill()
-            victim.start()
-            victim.begin()
-            progress, kills = time.monotonic(), kills + 1
-    for child in children:
-        child.kill()
-    memory = make(embedder=WordEmbedder(32))
-    done = 0
-    for child in children:
-        done += check(memory, child)
-    assert done >= kills
-    assert Connection(str(tmp_path / "memory" / "memory.db")).execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    memory.maintain(full=True)
-    for child in children:
-        found = memory.search("said", 10_000, user_id=child.user, rerank=False)["results"]
-        stored = memory.get_all(user_id=child.user, top_k=10_000)["results"]
-        assert {hit["id"] for hit in found} == {m["id"] for m in stored}, "indexes and rows agree"
-
-
-def test_a_process_ends_with_the_one_that_started_it(make: Make, tmp_path: Path) -> None:
-    make(embedder=WordEmbedder(32)).close()
-    child = Child(tmp_path / "memory", tmp_path, "u1")
-    child.start()
-    child.begin()
-    until(lambda: child.told() > 0, 0.05)
-    assert child.process is not None
-    assert child.process.stdin is not None
-    child.process.stdin.close()
-    assert child.process.wait(PATIENCE_S) == 1
-
-
-def check(memory: Memory, child: Child) -> int:
-    """Compares the reports of a place's processes with the stored memories. Returns the number of reported changes."""
-    expected: dict[str, str | None] = {}  # id -> text, None for deleted
-    changes: dict[str, list[str | None]] = {}
-    open_ends: list[dict[str, Any]] = []
-    done = 0
-    for lines in child.lines():
-        assert all(not line["strangers"] for line in lines if line["event"] == "searched")
-        if lines and lines[-1]["event"] == "begin":
-            open_ends.append(lines[-1])
-        for line in lines:
-            if line["event"] != "done":
-                continue
-            done += 1
-            pairs = (
-                zip(line["ids"], line["texts"], strict=True)
-                if line["verb"] == "add"
-                else [(line["id"], line.get("text"))]
-            )
-            for identifier, text in pairs:
-                expected[identifier] = text
-                changes.setdefault(identifier, []).append(text)
-    stored = {m["id"]: m["memory"] for m in memory.get_all(user_id=child.user, top_k=10_000)["results"]}
-    perhaps = {line["id"]: line.get("text") for line in open_ends if "id" in line}
-    for identifier, text in expected.items():
-        assert stored.get(identifier) in {text, perhaps.get(identifier, text)}, f"{identifier} was said to be {text!r}"
-    unsaid = [text for identifier, text in stored.items() if identifier not in expected]
-    begun = [text for line in open_ends for text in line.get("texts", ())]
-    assert set(unsaid) <= set(begun), "only what was begun when its process died may be there without having been said"
-    for identifier in {*expected, *stored}:
-        history = memory.history(identifier)
-        assert history[0]["event"] == "ADD"
-        for before, after in itertools.pairwise(history):
-            assert after["old_memory"] == before["new_memory"], "the history has a gap"
-        assert history[-1]["new_memory"] == stored.get(identifier)
-        told = [line["new_memory"] for line in history]
-        said = changes.get(identifier, [])
-        assert [text for text in told if text in said] == said, "the history misses a change"
-    return done
+        with make(str(commits)) as memory, monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            memory.store.upkeep.close()  # which would commit beside the changes
+            patch.setattr(Database, "write", ended)
+            for change in changes:
+                change(memory)
+                done += 1
+        with make(str(commits)) as memory:
+            memory.maintain(full=True)  # which goes on with a rebuild
+            assert memory.health(thorough=True)
+            assert contents(memory) == right[done]
+        if done == len(changes):
+            break
+    assert commits > len(changes)
 
 
 def test_what_fails_halfway_leaves_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
