@@ -206,11 +206,9 @@ class Requests:
                                 413, f"the body holds more than {MOST_VALUES:,} values, the most of one request"
                             )
                         self.hold(lease, _LEAST + 2 * size.length + size.nbytes(typed=typed))
+                        body += piece
                     except HttpRefusal as refused:
                         reason = refused
-                        body.clear()
-                    else:
-                        body += piece
         except TimeoutError:
             raise reason or HttpRefusal(
                 408,
