@@ -135,7 +135,7 @@ def test_an_error_nobody_expected_is_answered_and_reported(tmp_path: Path, monke
 
 
 def test_every_message_is_answered(tmp_path: Path) -> None:
-    """Also lines that are no message, and text that no encoding can carry. After the last one the server goes on."""
+    """Also lines that are no message, text that no encoding can carry, and what is at work when the input ends."""
     write_tiny_models(tmp_path / "models")
     lines = [
         json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
@@ -146,28 +146,18 @@ def test_every_message_is_answered(tmp_path: Path) -> None:
         '{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"none","arguments":{}}}',
         '{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"add_memory","arguments":{"text":7}}}',
         '{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"add_memory","arguments":{"text":"kept"}}}',
+        '{"jsonrpc":"2.0","id":8,"method":"ping","params":{}}',
     ]  # fmt: skip
-    environment = environment_of(tmp_path, EDGE_THREADS="1", HOME=str(tmp_path))
-    command = [*EDGE, "mcp", "memory"]
-    answers: dict[Any, Any] = {}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        assert server.stderr is not None
-        server.stdin.write("\n".join([*lines, ""]))
-        server.stdin.flush()
-        while len(answers) < len(lines):  # a server that leaves one out would wait here for ever
-            answer = json.loads(server.stdout.readline())
-            answers[answer.get("id")] = answer
-        server.stdin.close()
-        errors = server.stderr.read()
-    assert set(answers) == {1, 2, "three", 4, 5, 6, 7}, errors
+    done = subprocess.run(
+        [*EDGE, "mcp", "memory"], input="\n".join([*lines, ""]), text=True, capture_output=True, check=True,
+        env=environment_of(tmp_path, EDGE_THREADS="1", HOME=str(tmp_path)),
+    )  # fmt: skip
+    answers = {answer.get("id"): answer for answer in map(json.loads, done.stdout.splitlines())}
+    assert set(answers) == {1, 2, "three", 4, 5, 6, 7, 8}, done.stderr
     for identifier in (2, "three", 4):
         assert answers[identifier]["error"]["code"] == -32700, answers[identifier]
         assert "no message of the protocol" in answers[identifier]["error"]["message"]
     assert "error" in answers[5] or answers[5]["result"]["isError"]
     assert answers[6]["result"]["isError"]
     assert data_of(answers[7]["result"])["results"][0]["memory"] == "kept"
-    assert "Traceback" not in errors
+    assert "Traceback" not in done.stderr

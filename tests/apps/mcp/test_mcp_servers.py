@@ -173,21 +173,6 @@ def test_nothing_is_claimed_that_nothing_sends(mode: Any) -> None:
     assert "true" not in json.dumps(result_of(claimed()))
 
 
-def test_answers_in_flight_at_the_end_of_the_input_are_written(home: Path, tmp_path: Path) -> None:
-    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-    added = {"name": "add_memory", "arguments": {"text": "I like tea."}}
-    asked = [("initialize", hello), *[("tools/call", added)] * 3, ("ping", {})]
-    lines = [
-        json.dumps({"jsonrpc": "2.0", "method": method, "params": params, "id": number})
-        for number, (method, params) in enumerate(asked)
-    ]
-    done = subprocess.run(
-        [*EDGE, "mcp", "memory", "--path", str(tmp_path / "m")], input="\n".join([*lines, ""]), text=True,
-        capture_output=True, env=environment_of(home), check=True,
-    )  # fmt: skip
-    assert sorted(json.loads(line)["id"] for line in done.stdout.splitlines()) == list(range(len(asked))), done.stderr
-
-
 def test_the_file_server(home: Path, tmp_path: Path) -> None:
     from edge.apps.collection.collection import Collection
     from edge.config import Config

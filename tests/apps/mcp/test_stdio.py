@@ -115,27 +115,6 @@ async def test_what_has_many_parts_is_refused_by_what_they_would_take() -> None:
 
 
 @talking
-async def test_a_message_waits_until_those_before_it_are_answered() -> None:
-    client = Client(10 * MB)
-    client.send(request(1, "x" * 700_000), request(2, "x" * 700_000))
-    assert identifier(await anext(client.messages)) == 1
-    second: list[object] = []
-
-    async def read() -> None:
-        second.append(identifier(await anext(client.messages)))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(read)
-        while client.budget.used <= 5 * MB:  # a part of the second is read
-            await anyio.sleep(0.01)
-        await anyio.sleep(0.3)
-        assert second == []
-        assert 5 * MB < client.budget.used <= 10 * MB
-        client.messages.answered(1)
-    assert second == [2]
-
-
-@talking
 async def test_answers_give_memory_back_and_nothing_is_left_at_the_end() -> None:
     client = Client(10 * MB)
     client.send(*(request(number, "x" * 700_000) for number in range(5)), b'{"jsonrpc": "2.0", "method": "notice"}\n')
