@@ -68,16 +68,6 @@ def test_the_parts_of_a_long_document_follow_each_other(long_document: Collectio
     assert seen == {i + 1: line for i, line in enumerate(LONG.split("\n")) if line}
 
 
-@pytest.mark.parametrize(
-    "body", [{"path": "/etc/passwd"}, {"path": "../documents/river.md"}, {"path": "river.md"}, {"id": 10**9}, {}]
-)
-def test_only_what_is_indexed_is_shown(server: Running, body: dict[str, Any]) -> None:
-    with server.client() as client:
-        answer = client.post("/v1/preview", json=body)
-    assert answer.status_code == 422
-    assert answer.json()["detail"]
-
-
 def test_results_bear_the_dates_of_their_files(server: Running) -> None:
     with server.client() as client:
         results = client.post("/v1/search", json={"query": "river garden office"}).json()["results"]

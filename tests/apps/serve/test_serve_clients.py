@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,16 +44,6 @@ def test_coheres_clients(server: Running, order: list[tuple[int, float]], versio
         client.rerank(model="rerank-v3.5", query=QUERY, documents=[])
 
 
-def test_langchains_cohere_reranker(server: Running, order: list[tuple[int, float]]) -> None:
-    langchain = pytest.importorskip("langchain_cohere")
-    documents = pytest.importorskip("langchain_core.documents")
-    reranker = langchain.CohereRerank(
-        cohere_api_key="none", base_url=server.url, model="rerank-v3.5", top_n=3, user_agent="test"
-    )
-    found = reranker.compress_documents([documents.Document(page_content=doc) for doc in DOCS], QUERY)
-    assert [doc.page_content for doc in found] == [DOCS[index] for index, _ in order[:3]]
-
-
 def test_llamaindexs_index_and_reranker(server: Running, order: list[tuple[int, float]], vectors: np.ndarray) -> None:
     """Its integrations of text-embeddings-inference fill an index, search it and rerank what is found."""
     core = pytest.importorskip("llama_index.core")
@@ -74,23 +61,6 @@ def test_llamaindexs_index_and_reranker(server: Running, order: list[tuple[int, 
     best = reranker.postprocess_nodes(found, query_str=QUERY)
     assert [node.text for node in best] == [DOCS[index] for index, _ in order[:3]]
     assert [node.score for node in best] == pytest.approx([score for _, score in order[:3]])
-
-
-@pytest.mark.parametrize("how", ["--no-stream", "--key=none"])
-def test_the_program_llm_answers_from_a_collection(server: Running, tmp_path: Path, how: str) -> None:
-    """A whole program, as a person starts it; its file of models names the server."""
-    pytest.importorskip("llm")
-    models = f"- model_id: notes\n  model_name: default\n  api_base: {server.url}/v1\n"
-    (tmp_path / "extra-openai-models.yaml").write_text(models)
-    done = subprocess.run(
-        [sys.executable, "-m", "llm", "prompt", "-m", "notes", "--no-log", how, f"{QUERY}?"],
-        env={**os.environ, "LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "none"}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    with server.client() as client:
-        own = client.post("/v1/ask", json={"question": f"{QUERY}?"}).json()
-    assert done.stdout.strip() == own["text"]
 
 
 def test_openais_embeddings(server: Running, vectors: np.ndarray) -> None:

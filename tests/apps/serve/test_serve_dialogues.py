@@ -120,19 +120,6 @@ def test_generators_are_listed_and_damaged_models_are_not(tmp_path: Path) -> Non
     assert (shown["capabilities"], shown["model_info"]["llama.context_length"]) == (["completion"], 4096)
 
 
-def test_litellm_reaches_them(server: Running, own: Any) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks GitHub for prices
-        litellm = pytest.importorskip("litellm")
-    said = {"api_key": "none", "api_base": server.url}
-    whole = litellm.completion(model="anthropic/default", messages=ASKED, max_tokens=300, **said)
-    assert whole.choices[0].message.content == own["text"]
-    pieces = litellm.completion(model="anthropic/default", messages=ASKED, max_tokens=300, stream=True, **said)
-    assert "".join(piece.choices[0].delta.content or "" for piece in pieces).strip() == own["text"]
-    said["api_base"] += "/v1"
-    assert litellm.responses(model="openai/default", input=f"{QUERY}?", **said).output_text == own["text"]
-
-
 CALL = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 TALKS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [
