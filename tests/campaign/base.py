@@ -20,13 +20,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended. `operations`: things that the program was asked for; `peak`, `limit`: anonymous memory in
-    bytes, 0 where it was not sampled."""
+    """How a case ended. `peak`, `limit`: anonymous memory in bytes, 0 where it was not sampled."""
 
     held: bool
     line: str = ""
-    operations: int = 1
-    refused: bool = False
     peak: int = 0
     limit: int = 0
 
@@ -36,22 +33,20 @@ class Outcome:
 
 
 HELD = Outcome(True)
-REFUSED = Outcome(True, refused=True)
 
 
-def failed(line: str, operations: int = 1) -> Outcome:
+def failed(line: str) -> Outcome:
     """The outcome of a case in which a promise was broken, with the first 400 characters of the observation."""
-    return Outcome(False, " ".join(line.split())[:400], operations)
+    return Outcome(False, " ".join(line.split())[:400])
 
 
 class Attack(ABC):
-    """A class of attacks, found by itself in this folder. `quick`: the number of cases in the form that CI runs;
-    classes with a smaller `order` run first; `needs`: modules without which its cases cannot run."""
+    """A class of attacks. `quick`: the number of cases in the form that CI runs; `needs`: modules without which its
+    cases cannot run."""
 
     name: ClassVar[str]
     promise: ClassVar[str]
     quick: ClassVar[int]
-    order: ClassVar[int] = 0
     needs: ClassVar[tuple[str, ...]] = ()
 
     def prepare(self, place: Path) -> None:  # noqa: B027

@@ -14,16 +14,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from campaign.base import Attack, Case, Outcome, failed
-from campaign.discovery import found
+from campaign.command_lines import CommandLines
+from campaign.interruptions import FailingReads, FailingWrites, Kills, PowerLoss
+from campaign.limit import Limit
 from campaign.program import end_forks
 from campaign.report import Tally, table
+from campaign.siege import Siege
 
 SEED = 1
-
-
-def attacks() -> list[Attack]:
-    """Every class of attacks, in the order they run."""
-    return sorted((kind() for kind in found(Attack)), key=lambda attack: (attack.order, attack.name))
+ATTACKS: tuple[Attack, ...] = (
+    CommandLines(), Limit(), Siege(), Kills(), FailingWrites(), FailingReads(), PowerLoss(),
+)  # fmt: skip
 
 
 def run(
@@ -103,7 +104,7 @@ def _broken(error: Exception) -> Outcome:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns 1 when a case failed."""
-    every = {attack.name: attack for attack in attacks() if all(map(find_spec, attack.needs))}
+    every = {attack.name: attack for attack in ATTACKS if all(map(find_spec, attack.needs))}
     parser = argparse.ArgumentParser(description="Attacks every promise of the program, and counts what held.")
     parser.add_argument("--quick", action="store_true", help="A few cases of each class, one minute in all.")
     parser.add_argument("--hours", type=float, help="Run for so long.")

@@ -75,7 +75,6 @@ class Kills(Interrupted):
     name = "kills"
     promise = "a kill at any file operation loses nothing that was acknowledged, and the work goes on"
     quick = 5
-    order = 20
     ways = (("kill", False), ("torn", False))
 
 
@@ -83,7 +82,6 @@ class FailingWrites(Interrupted):
     name = "failing-writes"
     promise = "a write that fails ends in one sentence; the state is that of some committed moment"
     quick = 5
-    order = 21
     first = 5
     ways = (("EIO", False), ("ENOSPC", False), ("EIO", True), ("ENOSPC", True))
 
@@ -92,7 +90,6 @@ class FailingReads(Interrupted):
     name = "failing-reads"
     promise = "a read that fails ends in one sentence or is done without; nothing wrong is stored"
     quick = 2
-    order = 22
     ways = (("EIO", False),)
     reads = True
 
@@ -101,7 +98,6 @@ class PowerLoss(OnOperations):
     name = "power-loss"
     promise = "after a power loss at any file operation, everything acknowledged is there and the work goes on"
     quick = 5
-    order = 23
     first = 10
 
     def of(self, name: str, chance: random.Random) -> Iterator[Case]:

@@ -6,10 +6,18 @@ from __future__ import annotations
 from functools import cache, cached_property
 from pathlib import Path
 
-from campaign.discovery import found
 from campaign.operations.base import Operation
+from campaign.operations.collections import Backup, Compact, Index, Rebuild, Repair, Restore
+from campaign.operations.knowledge import StoreStates
+from campaign.operations.memories import MemoryAdd, MemoryLearn, MemoryRebuild, MemoryRepair
+from campaign.operations.models import Calibrate, PackByName, PackByPath, Pull
 from campaign.program import Home, Snapshot
 from campaign.shim import Shim, counted, counted_reads
+
+OPERATIONS: tuple[type[Operation], ...] = (
+    Backup, Compact, Index, Rebuild, Repair, Restore, StoreStates, MemoryAdd, MemoryLearn, MemoryRebuild, MemoryRepair,
+    Calibrate, PackByName, PackByPath, Pull,
+)  # fmt: skip
 
 
 class Prepared:
@@ -51,7 +59,7 @@ class Prepared:
 @cache
 def prepared(place: Path) -> dict[str, Prepared]:
     """Every operation by its name, with a home below `place`."""
-    return {kind.name: Prepared(kind(), place) for kind in found(Operation, "operations")}
+    return {kind.name: Prepared(kind(), place) for kind in OPERATIONS}
 
 
 def shared(place: Path) -> dict[str, Prepared]:

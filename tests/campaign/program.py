@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naive.forked import Forks
+from naive.program import settings_of, write_tiny_models
 
 from campaign.sampler import Sampler
 from edge.config import parse_size
 
 EDGE = (str(Path(sys.executable).with_name("edge")),)
-TINY = {"EDGE_RERANKER": "tiny", "EDGE_EMBEDDER": "tiny-embedder"}
-"""Settings under which the models of `Home.with_tiny_models` are used."""
-
 _FORKS = Forks()
 
 PATIENCE = 300.0
@@ -98,29 +96,14 @@ class Home:
 
     def with_tiny_models(self) -> Home:
         """Puts the reranker `tiny` and the embedder `tiny-embedder` there, with random weights."""
-        from making.synth import synth
-
-        for name, shape in (("tiny", "tiny-bert"), ("tiny-embedder", "tiny-bert-embedder")):
-            if not (self.models / name).exists():
-                synth(shape, self.models / name).close()
+        write_tiny_models(self.models)
         return self
 
     def environment(self, **more: str) -> dict[str, str]:
         """The variables of a command that runs here; `more` wins."""
-        tiny = TINY if (self.models / "tiny").exists() else {}
-        return {
-            **{name: os.environ[name] for name in _KEPT if name in os.environ},
-            "HOME": str(self.path),
-            "XDG_CONFIG_HOME": str(self.path / ".config"),
-            "XDG_CACHE_HOME": str(self.path / ".cache"),
-            "XDG_DATA_HOME": str(self.path / ".local" / "share"),
-            "EDGE_MODELS_DIR": str(self.models),
-            "EDGE_SCRATCH_DIR": str(self.path / "scratch"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONUTF8": "1",
-            **tiny,
-            **more,
-        }
+        own = {"HOME": str(self.path), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        return kept | settings_of(self.path, **own) | more
 
     def edge(
         self,

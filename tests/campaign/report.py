@@ -13,30 +13,25 @@ MOST_FAILURES = 200
 
 @dataclass
 class Tally:
-    """The outcomes of one class. `refused`: held cases in which the program refused its input with a sentence;
-    `closest`: the largest share of its limit that the memory of a case had."""
+    """The outcomes of one class. `closest`: the largest share of its limit that the memory of a case had."""
 
     name: str
     promise: str
     tried: int = 0
     held: int = 0
     failed: int = 0
-    operations: int = 0
     seconds: float = 0.0
-    refused: int = 0
     closest: float = 0.0
     failures: list[str] = field(default_factory=list)
 
     def add(self, number: int, label: str, outcome: Outcome, seconds: float) -> None:
         """Counts a case."""
         self.tried += 1
-        self.operations += outcome.operations
         self.seconds += seconds
         if outcome.limit:
             self.closest = max(self.closest, outcome.peak / outcome.limit)
         if outcome.held:
             self.held += 1
-            self.refused += outcome.refused
             return
         self.failed += 1
         if len(self.failures) < MOST_FAILURES:
@@ -46,7 +41,7 @@ class Tally:
 def table(tallies: Iterable[Tally]) -> str:
     """The counts per class, and below them the cases that failed."""
     rows = list(tallies)
-    names = ("tried", "held", "refused", "failed", "operations", "seconds")
+    names = ("tried", "held", "failed", "seconds")
     lines = [f"{'class':18}" + "".join(f" {name:>10}" for name in names) + f" {'of limit':>10}"]
     total = Tally("all", "")
     for name in names:

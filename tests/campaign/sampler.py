@@ -19,16 +19,13 @@ _libc = ctypes.CDLL(None)
 class Sampler:
     """Follows a process tree in a thread of its own: processes whose parent belongs to it, or that are of the session
     of the first one, which was started with `start_new_session=True`. A process that starts another one with `vfork`
-    lends it its memory until the other program is loaded: the same bytes count once. `resident`: the sum of RssAnon at
-    the last look, in bytes; `processes`: the most that were seen at once."""
+    lends it its memory until the other program is loaded: the same bytes count once. `peak`: the largest sum of RssAnon
+    at a look, in bytes; `processes`: the most that were seen at once."""
 
-    def __init__(self, pid: int, interval: float = INTERVAL) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.resident = 0
         self.peak = 0
-        self.samples = 0
         self.processes = 0
-        self._interval = interval
         self._files: dict[int, int] = {}  # pid of a member: descriptor of its status
         self._lent: dict[int, int] = {}  # pid of a member that may still run in another one's memory: that one's pid
         self._others: set[int] = set()
@@ -47,8 +44,8 @@ class Sampler:
             os.close(descriptor)
         self._files.clear()
 
-    def look(self) -> int:
-        """The tree's anonymous memory now, in bytes."""
+    def look(self) -> None:
+        """Looks at the tree's anonymous memory now."""
         self._find()
         total = members = 0
         for pid in list(self._files):
@@ -57,17 +54,14 @@ class Sampler:
             if nbytes is not None:
                 total += 0 if lent else nbytes
                 members += 1
-        self.resident = total
         self.peak = max(self.peak, total)
         self.processes = max(self.processes, members)
-        self.samples += 1
-        return total
 
     def _watch(self) -> None:
         while not self._done.is_set():
             started = time.perf_counter()
             self.look()
-            self._done.wait(max(0.0, self._interval - (time.perf_counter() - started)))
+            self._done.wait(max(0.0, INTERVAL - (time.perf_counter() - started)))
 
     def _find(self) -> None:
         present = {int(name) for name in os.listdir("/proc") if name.isdigit()}

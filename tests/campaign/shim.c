@@ -5,9 +5,8 @@
  *   SHIM_COUNTER  a file of at least 24 bytes that all processes share: operations so far, operations spoiled, and how
  *                 many of the operations were reads.
  *   SHIM_AT       the number of the operation to spoil, from 1; 0 spoils none.
- *   SHIM_DO       kill: die before it. torn: write half of it, then die. EIO, ENOSPC, EDQUOT: it fails so.
- *                 lose: report success and do nothing.
- *   SHIM_LASTING  if 1, every later write, creation and flush fails, too (EIO, ENOSPC, EDQUOT): a full or dead disk.
+ *   SHIM_DO       kill: die before it. torn: write half of it, then die. EIO, ENOSPC: it fails so.
+ *   SHIM_LASTING  if 1, every later write, creation and flush fails, too (EIO, ENOSPC): a full or dead disk.
  *   SHIM_READS    if 1, reads count as well.
  *   SHIM_LOG      a file to which every change is appended, with its data, and what the program prints.
  */
@@ -29,7 +28,7 @@
 #include <unistd.h>
 
 enum { CREATE = 1, WRITE, TRUNCATE, RENAME, UNLINK, MKDIR, RMDIR, LINK, SYNC, PRINTED, SYMLINK, READ };
-enum { GO, DIE, TEAR, FAIL, LOSE };
+enum { GO, DIE, TEAR, FAIL };
 
 struct record { uint32_t kind, path, other, pad; uint64_t node; int64_t offset; uint64_t length; };
 
@@ -52,8 +51,8 @@ __attribute__((constructor)) static void begin(void) {
     lasting = (value = getenv("SHIM_LASTING")) && *value == '1';
     reads = (value = getenv("SHIM_READS")) && *value == '1';
     if (doing) {
-        what = !strcmp(doing, "kill") ? DIE : !strcmp(doing, "torn") ? TEAR : !strcmp(doing, "lose") ? LOSE : FAIL;
-        code = !strcmp(doing, "ENOSPC") ? ENOSPC : !strcmp(doing, "EDQUOT") ? EDQUOT : EIO;
+        what = !strcmp(doing, "kill") ? DIE : !strcmp(doing, "torn") ? TEAR : FAIL;
+        code = !strcmp(doing, "ENOSPC") ? ENOSPC : EIO;
     }
     if ((value = getenv("SHIM_COUNTER"))) {
         int fd = (int)syscall(SYS_openat, AT_FDCWD, value, O_RDWR | O_CLOEXEC, 0);
@@ -159,19 +158,14 @@ static ssize_t put(int fd, const struct iovec *parts, int count, int64_t offset)
         }
         die();
     }
-    if (fate == LOSE) {
-        if (offset < 0) lseek(fd, (off_t)total, SEEK_CUR);
-        done = (ssize_t)total;
-    } else {
-        done = offset < 0 ? syscall(SYS_writev, fd, parts, count)
-                          : syscall(SYS_pwritev, fd, parts, count, (unsigned long)offset, (unsigned long)(offset >> 32));
-        int saved = errno;
-        if (done > 0) {
-            if (mine) note(WRITE, path, 0, node_of(fd), where, parts, count, (uint64_t)done);
-            else note(PRINTED, "", 0, 0, 0, parts, count, (uint64_t)done);
-        }
-        errno = saved;
+    done = offset < 0 ? syscall(SYS_writev, fd, parts, count)
+                      : syscall(SYS_pwritev, fd, parts, count, (unsigned long)offset, (unsigned long)(offset >> 32));
+    int saved = errno;
+    if (done > 0) {
+        if (mine) note(WRITE, path, 0, node_of(fd), where, parts, count, (uint64_t)done);
+        else note(PRINTED, "", 0, 0, 0, parts, count, (uint64_t)done);
     }
+    errno = saved;
     pthread_mutex_unlock(&order);
     return done;
 }
@@ -230,7 +224,7 @@ int creat64(const char *name, mode_t mode) { return open_at(AT_FDCWD, name, O_CR
     int fate = judge(grows), result = 0; \
     if (fate == TEAR) die(); \
     if (fate == FAIL) { errno = code; result = -1; } \
-    else if (fate != LOSE && !(result = (int)(call))) note(kind, path, other, 0, 0, 0, 0, 0); \
+    else if (!(result = (int)(call))) note(kind, path, other, 0, 0, 0, 0, 0); \
     pthread_mutex_unlock(&order); \
     return result
 
@@ -278,7 +272,7 @@ int symlink(const char *target, const char *name) {
     int fate = judge(grows), result = 0; \
     if (fate == TEAR) die(); \
     if (fate == FAIL) { errno = code; result = -1; } \
-    else if (fate != LOSE && !(result = (int)(call))) note(kind, path, 0, node_of(fd), offset, 0, 0, 0); \
+    else if (!(result = (int)(call))) note(kind, path, 0, node_of(fd), offset, 0, 0, 0); \
     pthread_mutex_unlock(&order); \
     return result
 

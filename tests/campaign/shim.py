@@ -8,28 +8,21 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 SOURCE = Path(__file__).with_name("shim.c")
-Doing = Literal["kill", "torn", "EIO", "ENOSPC", "EDQUOT", "lose"]
-
-
-def unavailable() -> str | None:
-    """Why the shim cannot be used on this machine; None if it can."""
-    if not sys.platform.startswith("linux"):
-        return "the shim needs Linux"
-    return None if shutil.which("gcc") or shutil.which("cc") else "the shim needs a C compiler"
+Doing = Literal["kill", "torn", "EIO", "ENOSPC"]
 
 
 @functools.cache
 def library() -> Path:
     """The compiled shim: once per version of its source and user. `RuntimeError` where it cannot be compiled."""
-    if reason := unavailable():
-        raise RuntimeError(reason)
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise RuntimeError("the shim needs a C compiler")
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"edge-campaign-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -38,8 +31,7 @@ def library() -> Path:
     target = folder / f"shim-{digest}.so"
     if not target.exists():
         draft = folder / f".shim-{digest}.{os.getpid()}"
-        compiler = shutil.which("gcc") or shutil.which("cc")
-        command = [str(compiler), "-shared", "-fPIC", "-O2", "-o", str(draft), str(SOURCE), "-lpthread"]
+        command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(draft), str(SOURCE), "-lpthread"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"shim.c cannot be compiled: {done.stderr}")

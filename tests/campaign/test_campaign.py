@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from campaign.base import Attack
-from campaign.command import SEED, attacks, run
+from campaign.command import ATTACKS, SEED, run
 from campaign.report import table
 
 if not sys.platform.startswith("linux"):
@@ -20,7 +20,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("campaign")
 
 
-@pytest.mark.parametrize("attack", attacks(), ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_every_promise_holds_under_attack(attack: Attack, place: Path) -> None:
     for name in attack.needs:
         pytest.importorskip(name)

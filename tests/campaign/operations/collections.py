@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
 
-from campaign.operations.base import After, Operation
+from campaign.operations.base import After, OnStore
 from campaign.program import Home, Snapshot
 
 QUERIES = ("which river floods in spring", "a bridge of stone", "page 7")
@@ -29,89 +28,39 @@ def paragraphs(number: int) -> str:
     )
 
 
-class OnCollection(Operation):
-    """A command on a collection of twelve files. Afterwards a check finds nothing, the state is told, old
-    and acknowledged passages are found, and the command goes on when it is repeated."""
+class OnCollection(OnStore):
+    """A command on a collection of twelve files, in which old and acknowledged passages are found afterwards."""
 
-    damaged = False
-    """Whether the collection is damaged before the command."""
+    place = ("--collection", "col")
+    listing = ("search", QUERIES[0], "--no-rerank", "--json")
 
     def prepare(self, home: Home) -> None:
         home.with_tiny_models()
         for number in range(12):
             write(home, f"{number}.md", paragraphs(number))
-        self.must(home, "index", "docs", "--collection", "col")
+        self.must(home, "index", "docs")
         self.change(home)
         kept = Snapshot(home.path)
-        before = None if self.damaged else self.results(home)
+        before = None if self.damaged else self.found(home)
         done = home.look(*self.arguments(home))
         assert done.code == 0, done
-        self.right = self.results(home)
+        self.right = self.found(home)
         self.before = self.right if before is None else before
         kept.restore()
 
-    def change(self, home: Home) -> None:
-        """The change that makes the command necessary."""
-
-    def watched(self, home: Home) -> tuple[Path, ...]:
-        return (home.work / "col",)
-
-    def judge(self, home: Home, after: After) -> str | None:
-        checked = home.look("check", "--read-data", "--json", "--collection", "col")
-        if problem := checked.fault():
-            return problem
-        if checked.code != 0 and not (self.damaged and not after.acknowledged):
-            return f"a check finds damage: {checked}"
-        if checked.code == 0 and (problem := self.told(home, after)):
-            return problem
-        again = self.again(home)
-        if again.code != 0:
-            return f"repeated: {again}"
-        status = self.status(home)
-        if status["health"]["state"] != "ok":
-            return f"repeated, the state is {status['health']}"
-        if self.results(home) != self.right:
-            return "repeated, other passages are found than without an attack"
-        return None
-
-    def told(self, home: Home, after: After) -> str | None:
-        """The fault in the reports of the commands on the collection."""
-        status = self.status(home)
-        searched = home.look("search", QUERIES[0], "--no-rerank", "--json", "--collection", "col")
-        if problem := searched.fault():
-            return problem
-        state = status["health"]["state"]
-        if json.loads(searched.out)["health"]["state"] not in (state, "unfinished", "ok"):
-            return "search and status tell different states"
-        if state != "ok":
-            if after.acknowledged:
-                return f"the command succeeded, and the state is {status['health']}"
-            return None if "edge:" in searched.err else "the state is told by `status` alone"
-        found = self.results(home)
+    def wrong(self, after: After, found: dict[str, list[str]]) -> str | None:
         if after.acknowledged and found != self.right:
-            return "the command succeeded, and other passages are found"
+            return "other passages are found than without an attack"
         missing = [path for path, hits in self.before.items() if path in self.right and path not in found and hits]
         return f"{', '.join(missing)} are not found, and nothing says why" if missing else None
 
-    def results(self, home: Home) -> dict[str, list[str]]:
+    def found(self, home: Home) -> dict[str, list[str]]:
         """The results of searches, by file."""
         found: dict[str, list[str]] = {}
         for query in QUERIES:
-            done = home.look("search", query, "--no-rerank", "--json", "-n", "100", "--collection", "col")
-            assert done.code in (0, 1), done
-            for row in json.loads(done.out)["results"]:
+            for row in self.must(home, "search", query, "--no-rerank", "--json", "-n", "100")["results"]:
                 found.setdefault(Path(row["path"]).name, []).append(f"{query}: {row['line_start']}: {row['snippet']}")
         return {path: sorted(hits) for path, hits in sorted(found.items())}
-
-    def status(self, home: Home) -> dict:  # type: ignore[type-arg]
-        done = home.look("status", "--json", "--collection", "col")
-        assert done.code == 0, done
-        return json.loads(done.out)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def must(home: Home, *arguments: str) -> None:
-        done = home.look(*arguments)
-        assert done.code == 0, done
 
 
 class Index(OnCollection):
@@ -147,7 +96,7 @@ class Compact(OnCollection):
     name = "compact"
 
     def change(self, home: Home) -> None:
-        self.must(home, "remove", "docs/2.md", "docs/4.md", "--collection", "col")
+        self.must(home, "remove", "docs/2.md", "docs/4.md")
 
     def arguments(self, home: Home) -> list[str]:
         return ["compact", "--collection", "col"]
@@ -160,7 +109,7 @@ class Repair(OnCollection):
     damaged = True
 
     def change(self, home: Home) -> None:
-        self.must(home, "compact", "--collection", "col")
+        self.must(home, "compact")
         path = home.work / "col" / "edge.db"
         data = bytearray(path.read_bytes())
         data[8 * PAGE + 100] ^= 1
@@ -184,8 +133,8 @@ class Restore(OnCollection):
     name = "restore"
 
     def change(self, home: Home) -> None:
-        self.must(home, "backup", "saved", "--collection", "col")
-        self.must(home, "remove", "docs/2.md", "--collection", "col")
+        self.must(home, "backup", "saved")
+        self.must(home, "remove", "docs/2.md")
 
     def arguments(self, home: Home) -> list[str]:
         return ["restore", "saved", "--force", "--collection", "col"]

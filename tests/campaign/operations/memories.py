@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-from campaign.operations.base import After, Operation
+from campaign.operations.base import After, OnStore
 from campaign.program import Home
 
 PAGE = 4096
 NEW = "Ada keeps her bicycle in the cellar"
 
 
-class OnMemory(Operation):
-    """A command on a memory of ten texts. Afterwards a check finds nothing, and all of them are there."""
+class OnMemory(OnStore):
+    """A command on a memory of ten texts, all of which are there afterwards."""
 
-    damaged = False
+    verbs = ("memory",)
+    place = ("--path", "mem")
+    listing = ("list", "-n", "100", "--json")
 
     def prepare(self, home: Home) -> None:
         home.with_tiny_models()
@@ -24,55 +25,15 @@ class OnMemory(Operation):
                 f"Fact {n}: the river flooded in {1900 + n}. " + "It is long. " * 80 * n
                 for n in range(start, start + 5)
             ]
-            done = home.look("memory", "add", *texts, "--path", "mem")
-            assert done.code == 0, done
-        self.old = self.texts(home)
+            self.must(home, "add", *texts)
+        self.old = self.found(home)
         self.change(home)
 
-    def change(self, home: Home) -> None:
-        """The change that makes the command necessary."""
+    def wrong(self, after: After, found: set[str]) -> str | None:
+        return None if self.old <= found else f"{len(self.old - found)} memories are gone"
 
-    def watched(self, home: Home) -> tuple[Path, ...]:
-        return (home.work / "mem",)
-
-    def judge(self, home: Home, after: After) -> str | None:
-        checked = home.look("memory", "check", "--read-data", "--json", "--path", "mem")
-        if problem := checked.fault():
-            return problem
-        if checked.code != 0 and not (self.damaged and not after.acknowledged):
-            return f"a check finds damage: {checked}"
-        if checked.code == 0:
-            listed = home.look("memory", "list", "-n", "100", "--json", "--path", "mem")
-            if problem := listed.fault():
-                return problem
-            have = self.texts(home)
-            state = json.loads(listed.out)["health"]["state"]
-            if not self.old <= have and state == "ok":
-                return f"{len(self.old - have)} memories are gone, and nothing says so"
-            if state != "ok" and after.acknowledged:
-                return f"the command succeeded, and the state is {state}"
-            if state != "ok" and "edge:" not in listed.err:
-                return "the state is told in JSON alone"
-            if problem := self.wrong(after, have):
-                return problem
-        again = self.again(home)
-        if again.code != 0:
-            return f"repeated: {again}"
-        status = json.loads(home.look("memory", "status", "--json", "--path", "mem").out)
-        if status["health"]["state"] != "ok":
-            return f"repeated, the state is {status['health']}"
-        have = self.texts(home)
-        if not self.old <= have:
-            return f"repeated, {len(self.old - have)} memories are gone"
-        return self.wrong(After(True, "", ""), have)
-
-    def wrong(self, after: After, have: set[str]) -> str | None:
-        return None
-
-    def texts(self, home: Home) -> set[str]:
-        done = home.look("memory", "list", "-n", "100", "--json", "--path", "mem")
-        assert done.code in (0, 1), done
-        return {row["memory"] for row in json.loads(done.out)["results"]}
+    def found(self, home: Home) -> set[str]:
+        return {row["memory"] for row in self.must(home, *self.listing)["results"]}
 
 
 class MemoryAdd(OnMemory):
@@ -81,10 +42,11 @@ class MemoryAdd(OnMemory):
     def arguments(self, home: Home) -> list[str]:
         return ["memory", "add", NEW, "--path", "mem"]
 
-    def wrong(self, after: After, have: set[str]) -> str | None:
-        if after.acknowledged and NEW not in have:
+    def wrong(self, after: After, found: set[str]) -> str | None:
+        if after.acknowledged and NEW not in found:
             return "an addition that was acknowledged is gone"
-        return f"there is something that was never added: {have - self.old}" if have - self.old - {NEW} else None
+        strange = found - self.old - {NEW}
+        return f"there is something that was never added: {strange}" if strange else super().wrong(after, found)
 
 
 class MemoryLearn(OnMemory):
@@ -104,14 +66,14 @@ class MemoryLearn(OnMemory):
     def arguments(self, home: Home) -> list[str]:
         return ["memory", "learn", "session.jsonl", "--path", "mem"]
 
-    def wrong(self, after: After, have: set[str]) -> str | None:
-        count = json.loads(self.home.look("memory", "status", "--json", "--path", "mem").out)["memories"]
-        if count != len(have):
-            return f"of {count} memories {count - len(have)} are there twice"
-        if after.acknowledged and not set(self.turns) <= have:
+    def wrong(self, after: After, found: set[str]) -> str | None:
+        count = self.must(self.home, "status", "--json")["memories"]
+        if count != len(found):
+            return f"of {count} memories {count - len(found)} are there twice"
+        if after.acknowledged and not set(self.turns) <= found:
             return "a turn that was acknowledged is gone"
-        strange = have - self.old - set(self.turns)
-        return f"there is something that was never said: {len(strange)} texts" if strange else None
+        strange = found - self.old - set(self.turns)
+        return f"{len(strange)} texts were never said" if strange else super().wrong(after, found)
 
 
 class MemoryRebuild(OnMemory):
