@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from naive.program import config_of
+from naive.program import EDGE, config_of, environment_of
 from naive.waiting import PATIENCE_S
 
 from edge.apps.collection.collection import Collection
@@ -77,19 +76,8 @@ def served_settings(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory)
     base = tmp_path_factory.mktemp("served")
     runtime = base / "run"
     runtime.mkdir(mode=0o700)
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("EDGE_")},
-        "EDGE_MODELS_DIR": str(tiny_models),
-        "EDGE_SCRATCH_DIR": str(base / "scratch"),
-        "EDGE_RERANKER": "tiny",
-        "EDGE_EMBEDDER": "tiny-embedder",
-        "XDG_CONFIG_HOME": str(base / "config"),
-        "XDG_CACHE_HOME": str(base / "cache"),
-        "XDG_DATA_HOME": str(base / "data"),
-        "XDG_RUNTIME_DIR": str(runtime),
-    }
     index(base, "documents", TEXTS, "collection", tiny_models)
-    return environment
+    return environment_of(base, EDGE_MODELS_DIR=str(tiny_models), XDG_RUNTIME_DIR=str(runtime))
 
 
 def index(base: Path, folder: str, texts: Mapping[str, str | bytes], collection: str, models: Path) -> None:
@@ -103,20 +91,22 @@ def index(base: Path, folder: str, texts: Mapping[str, str | bytes], collection:
 
 @pytest.fixture(scope="session")
 def start_server(served_settings: dict[str, str]) -> Iterator[Callable[..., Running]]:
-    """Starts `edge serve` with further arguments and waits until it listens."""
+    """Starts `edge serve` with further arguments and waits until it answers. `first`: lines that its program begins
+    with."""
+    httpx = pytest.importorskip("httpx")
     base = Path(served_settings["EDGE_SCRATCH_DIR"]).parent
     started: list[Running] = []
 
-    def start(*arguments: str, runtime: Path | None = None, usual: bool = True, **environment: str) -> Running:
+    def start(
+        *arguments: str, runtime: Path | None = None, usual: bool = True, first: str = "", **environment: str
+    ) -> Running:
         settings = {**served_settings, **environment}
         if runtime is not None:
             runtime.mkdir(mode=0o700, exist_ok=True)
             settings["XDG_RUNTIME_DIR"] = str(runtime)
         usually = ("--port", "0", "-c", str(base / "collection"), "--memory-path", str(base / "memory"))
-        command = [
-            sys.executable, "-c", "from edge.apps.cli import main; main()", "serve",
-            *(usually if usual else ()), *arguments,
-        ]  # fmt: skip
+        python, option, program = EDGE
+        command = [python, option, first + program, "serve", *(usually if usual else ()), *arguments]
         process = subprocess.Popen(
             command, env=settings, cwd=base, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -128,7 +118,7 @@ def start_server(served_settings: dict[str, str]) -> Iterator[Callable[..., Runn
             assert process.stderr is not None
             pytest.fail(f"the server did not start: {line}{process.stderr.read()}")
         started.append(Running(process, found[0], settings, base))
-        wait_until_it_answers(started[-1])
+        httpx.get(f"{found[0]}/health", timeout=60)  # its sockets listen from the start, and it answers when it serves
         return started[-1]
 
     yield start
@@ -164,13 +154,6 @@ def inside(tiny_models: Path, tmp_path: Path, request: pytest.FixtureRequest) ->
     limits = Limits(body=64 << 20, body_s=600, pause_s=600)
     with HttpServer(config, ServerOptions(limits, memory=tmp_path / "memory")) as found:
         yield found
-
-
-def wait_until_it_answers(running: Running) -> None:
-    """Its sockets listen from the start, so a request waits until it is served."""
-    import httpx
-
-    httpx.get(f"{running.url}/health", timeout=60)
 
 
 BEGINNING = "The river floods every spring [1]"

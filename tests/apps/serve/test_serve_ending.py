@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +24,7 @@ from edge.apps.serve.limits import GRACE_S, LEAVE_S
 from edge.apps.serve.server import HttpServer
 from edge.scheduling.waiting_line import Urgency, current_urgency
 from tests.apps.serve.asgi import Asked, in_a_loop
-from tests.apps.serve.conftest import Running, Writer, wait_until_it_answers
+from tests.apps.serve.conftest import Running, Writer
 from tests.apps.serve.test_serve_security import connected
 
 LONGEST_S = GRACE_S + LEAVE_S + 10
@@ -65,16 +62,17 @@ def test_a_slow_language_model_does_not_hold_up_the_end(
 
 
 @pytest.mark.parametrize("how", ["request", "tool"])
-def test_work_that_does_not_listen_is_cut_off(served_settings: dict[str, str], tmp_path: Path, how: str) -> None:
+def test_work_that_does_not_listen_is_cut_off(start_server: Callable[..., Running], tmp_path: Path, how: str) -> None:
     """A thread in a library that looks at nothing for minutes; also that of a tool, which nobody counts."""
     if how == "tool":
         pytest.importorskip("mcp")
-    process, running = _started(
-        "import time\nfrom edge.runtimes.reranker import Reranker\n"
+    running = start_server(
+        runtime=tmp_path / "run",
+        first="import time\nfrom edge.runtimes.reranker import Reranker\n"
         "def explain(*given, **named): print('begun', flush=True); time.sleep(600)\n"
         "Reranker.explain = explain\n",
-        served_settings, tmp_path,
-    )  # fmt: skip
+    )
+    process = running.process
     assert process.stdout is not None
     with running.client() as client:
         path, asked = "/v1/rerank", {"query": "x", "documents": ["a", "b"]}
@@ -95,12 +93,15 @@ def test_work_that_does_not_listen_is_cut_off(served_settings: dict[str, str], t
     assert not list((tmp_path / "run" / "edge-rag").iterdir())
 
 
-def test_a_client_that_takes_nothing_does_not_hold_up_the_end(served_settings: dict[str, str], tmp_path: Path) -> None:
-    process, running = _started(
-        "from functools import partial\nfrom edge.apps.serve import command, listening\n"
+def test_a_client_that_takes_nothing_does_not_hold_up_the_end(
+    start_server: Callable[..., Running], tmp_path: Path
+) -> None:
+    running = start_server(
+        runtime=tmp_path / "run",
+        first="from functools import partial\nfrom edge.apps.serve import command, listening\n"
         "listening.LEAVE_S = 3600\ncommand.Limits = partial(command.Limits, pause_s=3600)\n",
-        served_settings, tmp_path,
-    )  # fmt: skip
+    )
+    process = running.process
     body = json.dumps({"input": ["river"] * 8_000, "encoding_format": "float"}).encode()
     with connected(running) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -110,24 +111,6 @@ def test_a_client_that_takes_nothing_does_not_hold_up_the_end(served_settings: d
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (0, "")
-
-
-def _started(first: str, settings: dict[str, str], folder: Path) -> tuple[subprocess.Popen[str], Running]:
-    """A server whose program begins with other lines."""
-    (folder / "run").mkdir(mode=0o700)
-    base = Path(settings["EDGE_SCRATCH_DIR"]).parent
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{first}from edge.apps.cli import main\nmain()", "serve", "--port", "0", "-c",
-         str(base / "collection")],
-        cwd=base, env={**settings, "XDG_RUNTIME_DIR": str(folder / "run")}, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    address = re.search(r"http://\S+", process.stdout.readline())
-    assert address is not None
-    running = Running(process, address[0], settings, base)
-    wait_until_it_answers(running)
-    return process, running
 
 
 def _quietly(work: Callable[[], Any]) -> None:
