@@ -47,7 +47,7 @@ from edge.apps.store.lexical import Statistics, shown_weights
 from edge.apps.store.models import opened_budget
 from edge.apps.verbs.requests import POOL
 from edge.budget import MemoryBudget
-from edge.config import Config, parse_size
+from edge.config import Config
 from edge.errors import CapabilityError, InputError, StorageError
 from edge.ivf.base import IndexOptions, Quantizer
 from edge.ivf.maintenance.training import outgrown, train
@@ -89,21 +89,18 @@ class Cluster(Searchable, Together):
         places: Places,
         *,
         config: Config,
-        memory: str | int | None = None,
         budget: MemoryBudget | None = None,
         embedder: Any = None,
         reranker: Any = None,
         trace: Trace | None = None,
-        patience: float = PATIENCE_S,
         options: IndexOptions | None = None,
     ) -> None:
-        """Opens the collection whose catalogue is in `folder`, or makes an empty catalogue. A shard counts as lost
-        after `patience` seconds. `options` are of the vector index, for training."""
+        """Opens the collection whose catalogue is in `folder`, or makes an empty catalogue. `options` are of the vector
+        index, for training."""
         self.config = config
         self.trace = trace or Trace()
         self.budget = budget or opened_budget(
-            "the collection", config.memory if memory is None else parse_size(memory), config, embedder=embedder,
-            reranker=reranker, candidates=2 * POOL,
+            "the collection", config.memory, config, embedder=embedder, reranker=reranker, candidates=2 * POOL,
         )  # fmt: skip
         self.catalogue = Catalogue(folder, budget=self.budget)
         self.models = CollectionModels(
@@ -111,7 +108,7 @@ class Cluster(Searchable, Together):
             holds_passages=has_version,
         )  # fmt: skip
         self.places = places
-        self._patience = patience
+        self._patience = PATIENCE_S
         self._options = options or IndexOptions()
         self._lock = WriterLock(folder / LOCK)
         self._latencies: dict[str, Latencies] = {}

@@ -6,8 +6,7 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from edge.apps.collection.collection import Collection
@@ -42,37 +41,25 @@ def main() -> None:
     """Opens, works, closes."""
     _, kind, seed, _, limit = sys.argv
     refused: list[EdgeError] = []
-    broken: list[BaseException] = []
 
-    def once(call: Callable[[random.Random], None], chance: random.Random) -> None:
-        try:
-            call(chance)
-        except EdgeError as error:
-            refused.append(error)
-        except BaseException as error:
-            broken.append(error)
-
-    def each(number: int, call: Callable[[random.Random], None]) -> None:
+    def work(number: int) -> None:
         chance = random.Random(f"{seed}:{number}")
         for _ in range(CALLS):
-            once(call, chance)
+            try:
+                if isinstance(opened, Collection):
+                    _on_collection(opened, chance)
+                else:
+                    _on_memory(opened, chance)
+            except EdgeError as error:
+                refused.append(error)
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, kind)
-        opened = Collection(path, memory=limit) if kind == "collection" else Memory(path, memory=limit)
-        with opened:
+        with Collection(path, memory=limit) if kind == "collection" else Memory(path, memory=limit) as opened:
             if isinstance(opened, Collection):
                 opened.add("The river floods in spring.")
-                work: Callable[[random.Random], None] = lambda chance: _on_collection(opened, chance)  # noqa: E731
-            else:
-                work = lambda chance: _on_memory(opened, chance)  # noqa: E731
-            threads = [threading.Thread(target=each, args=(number, work)) for number in range(THREADS)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-    if broken:
-        raise broken[0]
+            with ThreadPoolExecutor(THREADS) as threads:
+                list(threads.map(work, range(THREADS)))  # an error of any other kind is raised
     if refused:
         raise refused[0]
 

@@ -31,7 +31,8 @@ class Spread(Small):
     def __init__(self, folder: Path, config: Config, places: Any, on: tuple[str, ...]) -> None:
         self.folder, self.config, self.on = folder, config, on
         self.options, self.places = SMALL, places
-        self.cluster = self.opened(patience=120.0)  # shards are started again, and the machine may be busy
+        self.cluster = self.opened()
+        self.cluster._patience = 120.0  # shards are started again, and the machine may be busy
 
 
 def headless(folder: str, models: str) -> None:

@@ -59,9 +59,9 @@ class Small:
         self.cluster.create([self.replica(f"s{n}", copy) for n in range(shards) for copy in range(copies)])
         self.share()
 
-    def opened(self, **options: Any) -> Cluster:
+    def opened(self) -> Cluster:
         """Another object for the same catalogue."""
-        return Cluster(self.folder / "catalogue", self.places, config=self.config, options=self.options, **options)
+        return Cluster(self.folder / "catalogue", self.places, config=self.config, options=self.options)
 
     def replica(self, shard: str, number: int = 0) -> Replica:
         place = self.on[int(shard[1:]) % len(self.on)]

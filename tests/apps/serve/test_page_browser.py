@@ -270,18 +270,6 @@ def test_memories_are_added_changed_pinned_forgotten_and_found(opened: Opened, n
     expect(cards).to_have_count(1)
 
 
-def test_memories_are_shown_by_scope(opened: Opened, site: Running) -> None:
-    with site.client() as client:
-        for user in ("ada", "grace"):
-            body = {"messages": f"{user} sails.", "user_id": user, "run_id": "r1"}
-            client.post("/memories", json=body).raise_for_status()
-    page = opened.go("memory")
-    page.locator("#scope").select_option(label="user grace, run r1 (1)")
-    expect(page.locator("#memories .memory")).to_have_text(["grace sails."])
-    page.locator("#scope").select_option(label="user ada, run r1 (1)")
-    expect(page.locator("#memories .memory")).to_have_text(["ada sails."])
-
-
 def test_collections_say_what_they_hold_and_what_was_left_out(opened: Opened) -> None:
     page = opened.go("collections")
     card = page.locator("#collections .card", has_text="hostile-collection")
@@ -367,30 +355,23 @@ def test_views_begin_with_what_this_person_has(opened: Opened) -> None:
     expect(page.locator("#question")).to_have_value(f"What does “{heading}” say?")
 
 
-def test_lists_in_memory_are_no_part_of_those_on_disk(opened: Opened) -> None:
-    def larger(route: Route) -> None:
-        answer = route.fetch()
-        tiers = {"resident_bytes": 27_000_000, "disk_bytes": 12_900_000}
-        route.fulfill(response=answer, json={**answer.json(), "tiers": tiers})
-
-    opened.page.route(re.compile(r"/v1/collections/[^/]+$"), larger)
-    card = opened.go("collections").locator("#collections .card").first
-    expect(card).to_contain_text("27.0 MB; 12.9 MB on disk")
-
-
-def test_damage_of_a_collection_is_shown_with_its_remedy(opened: Opened) -> None:
-    def damaged(route: Route) -> None:
+def test_damage_of_a_collection_is_shown_and_lists_in_memory_are_no_part_of_those_on_disk(opened: Opened) -> None:
+    def told(route: Route) -> None:
         answer = route.fetch()
         trouble = {"kind": "damaged", "text": "page 7 is damaged.", "remedy": "edge repair", "since": ""}
-        health = {"state": "damaged", "troubles": [trouble]}
-        failed = [{"path": "/x/y.pdf", "reason": "it is encrypted"}]
-        route.fulfill(response=answer, json={**answer.json(), "health": health, "failed": failed})
+        changed = {
+            "health": {"state": "damaged", "troubles": [trouble]},
+            "failed": [{"path": "/x/y.pdf", "reason": "it is encrypted"}],
+            "tiers": {"resident_bytes": 27_000_000, "disk_bytes": 12_900_000},
+        }
+        route.fulfill(response=answer, json={**answer.json(), **changed})
 
-    opened.page.route(re.compile(r"/v1/collections/[^/]+$"), damaged)
+    opened.page.route(re.compile(r"/v1/collections/[^/]+$"), told)
     card = opened.go("collections").locator("#collections .card").first
     expect(card.locator(".tag")).to_have_text("damaged")
     expect(card.locator(".problem")).to_have_text("page 7 is damaged. edge repair")
     expect(card).to_contain_text("it is encrypted")
+    expect(card).to_contain_text("27.0 MB; 12.9 MB on disk")
 
 
 def test_the_engine_room_shows_bytes_and_the_last_reranking(opened: Opened, tmp_path: Path) -> None:
@@ -430,21 +411,6 @@ def test_a_trace_is_recorded_and_saved(opened: Opened, tmp_path: Path) -> None:
     assert {"thread_name", "embed", "layer 0"} <= {event["name"] for event in events}
     expect(trace).to_contain_text("Nothing is recorded")
     expect(page.get_by_role("button", name="Record a trace")).to_be_enabled()
-
-
-@pytest.mark.parametrize("view", ["search?q=river", "ask", "memory", "collections", "engine"])
-def test_a_narrow_screen_needs_no_sideways_scrolling(tab: Callable[..., Opened], site: Running, view: str) -> None:
-    page = tab(site.url, viewport={"width": 340, "height": 640}).go(view)
-    if view == "engine":
-        page.locator(".track").first.wait_for()
-    if view.startswith("search"):
-        expect(page.locator("#search-state")).to_have_text(SETTLED)
-    assert page.evaluate("() => document.scrollingElement.scrollWidth") <= 340
-    if view.startswith("search"):
-        page.locator(".hit .open").first.click()
-        expect(page.locator("#document h2")).to_be_visible()
-        expect(page.locator("#hits")).to_be_hidden()
-        assert page.evaluate("() => document.scrollingElement.scrollWidth") <= 340
 
 
 def test_light_and_dark_follow_the_person_s_choice(tab: Callable[..., Opened], site: Running) -> None:

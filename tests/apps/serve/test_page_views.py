@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,28 +65,18 @@ def test_a_pdf_opens_as_text_and_as_pages_with_the_passage_marked(tab: Callable[
     expect(document.locator(".prose")).to_contain_text("when the snow melts.")
 
 
-def test_a_key_opens_the_document_in_the_editor(
-    tab: Callable[..., Opened], start_server: Callable[..., Running], tmp_path: Path
-) -> None:
-    noting = "import sys; open(sys.argv[1], 'a').write(' '.join(sys.argv[2:]))"
-    editor = f'"{sys.executable}" -c "{noting}" {tmp_path / "noted"} {{path}}:{{line}}'
-    running = start_server("--editor", editor, runtime=tmp_path / "run")
-    page = tab(running.url).go("search?q=river")
-    hit = page.locator(".hit", has_text="river.md")
+def test_a_key_opens_the_document_in_the_editor(opened: Opened) -> None:
+    opened.page.route("**/v1/offers", lambda route: route.fulfill(json={**route.fetch().json(), "editor": True}))
+    opened.page.route("**/v1/open", lambda route: route.fulfill(json={"opened": ""}))
+    page = opened.go("search?q=river")
     expect(page.locator("#search-state")).to_have_text(SETTLED)
-    hit.locator(".open").click()
+    page.locator(".hit", has_text="river.md").locator(".open").click()
     expect(page.get_by_role("button", name="Open in editor")).to_be_visible()
-    page.locator("#document h2").press("e")
+    with page.expect_request("**/v1/open") as asked:
+        page.locator("#document h2").press("e")
+    body = asked.value.post_data_json
+    assert (Path(body["path"]).name, body["line"] > 0) == ("river.md", True)
     expect(page.locator("#announcement")).to_have_text("Opened in the editor")
-    for _ in range(100):
-        if (tmp_path / "noted").exists() and (tmp_path / "noted").read_text():
-            break
-        page.wait_for_timeout(50)
-    assert re.fullmatch(r".*/river\.md:\d+", (tmp_path / "noted").read_text())
-
-
-def cells(table: Any, kind: str) -> list[list[str]]:
-    return [row.locator(kind).all_text_contents() for row in table.locator("tbody tr").all()]
 
 
 RUN = "() => typeof window.pwned"
@@ -123,10 +112,13 @@ def test_a_hostile_document_stays_text(page: Page, name: str) -> None:
 def test_hostile_memories_scopes_and_addresses_stay_text(opened: Opened, site: Running) -> None:
     bad = "<img src=x onerror=pwned=1>"
     with site.client() as client:
-        body = {"messages": f"{bad} is remembered.", "user_id": bad, "metadata": {bad: bad}}
-        client.post("/memories", json=body).raise_for_status()
+        for user in (bad, "grace"):
+            body = {"messages": f"{user} is remembered.", "user_id": user, "metadata": {bad: bad}}
+            client.post("/memories", json=body).raise_for_status()
     page = opened.go("memory")
-    page.locator("#scope").select_option(label=f"user {bad} (1)")
+    for user in ("grace", bad):
+        page.locator("#scope").select_option(label=f"user {user} (1)")
+        expect(page.locator("#memories .memory")).to_have_text([f"{user} is remembered."])
     card = page.locator("#memories .card", has_text=f"{bad} is remembered.")
     card.get_by_role("button", name="History").click()
     expect(card.locator(".history")).to_contain_text(bad)
@@ -158,7 +150,7 @@ def test_the_policy_stops_a_script_that_got_in_all_the_same(opened: Opened) -> N
     opened.complaints.clear()
 
 
-WIDTH, HEIGHT = 340, 640
+WIDTH = 340
 
 BROKEN_WORDS = """() => {
   const found = [];
@@ -177,22 +169,30 @@ BROKEN_WORDS = """() => {
 """Words of the engine room's tables that take more than one line."""
 
 
+VIEWS = ("search", "ask", "memory", "collections", "engine")
+
+
 @pytest.fixture
 def narrow(tab: Callable[..., Opened], site: Running) -> Opened:
-    return tab(site.url, viewport={"width": WIDTH, "height": HEIGHT})
+    return tab(site.url, viewport={"width": WIDTH, "height": 640})
 
 
-def within(page: Page, selector: str) -> bool:
-    """Whether an element lies within the window as a whole."""
-    box = page.locator(selector).first.bounding_box()
-    assert box is not None
-    return box["x"] >= 0 and box["y"] >= 0 and box["x"] + box["width"] <= WIDTH and box["y"] + box["height"] <= HEIGHT
-
-
-def test_every_view_can_be_chosen(narrow: Opened) -> None:
-    page = narrow.go("search")
-    for view in ("search", "ask", "memory", "collections", "engine"):
-        assert within(page, f'#tabs a[href="#{view}"]')
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_narrow_screen_shows_every_tab_whole_words_and_no_sideways_scrolling(narrow: Opened, view: str) -> None:
+    page = narrow.go("search?q=river" if view == "search" else view)
+    if view == "engine":
+        page.locator(".track").first.wait_for()
+    if view == "search":
+        expect(page.locator("#search-state")).to_have_text(SETTLED)
+    for tab in VIEWS:
+        expect(page.locator(f'#tabs a[href="#{tab}"]')).to_be_in_viewport(ratio=1)
+    assert page.evaluate(BROKEN_WORDS) == []
+    assert page.evaluate("() => document.scrollingElement.scrollWidth") <= WIDTH
+    if view == "search":
+        page.locator(".hit .open").first.click()
+        expect(page.locator("#document h2")).to_be_visible()
+        expect(page.locator("#hits")).to_be_hidden()
+        assert page.evaluate("() => document.scrollingElement.scrollWidth") <= WIDTH
 
 
 def test_a_document_opens_at_its_passage_below_its_buttons(narrow: Opened) -> None:
@@ -222,13 +222,6 @@ def test_a_document_opens_at_its_passage_below_its_buttons(narrow: Opened) -> No
     expect(page.locator(".hit .open").first).to_be_focused()
 
 
-def test_tables_break_no_word(narrow: Opened) -> None:
-    page = narrow.go("engine")
-    page.locator(".track").first.wait_for()
-    assert page.evaluate(BROKEN_WORDS) == []
-
-
-VIEWS = ("search", "ask", "memory", "collections", "engine")
 DECEIVING = "/notes/gpj.\u202eexe\n.txt"
 SHOWN = "gpj.\\u202eexe\\n.txt"
 
@@ -248,29 +241,25 @@ def streamed(*events: tuple[str, Any]) -> dict[str, str]:
     return {"content_type": "text/event-stream; charset=utf-8", "body": stream(*events)}
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_refusal_is_said_in_the_server_s_words(tab: Callable[..., Opened], site: Running, view: str) -> None:
-    seen = tab(site.url, troubled=True)
-    seen.go("search")
-    detail = "the request needs 20 MB but 3 MB are free; a limit of 317 MB is the smallest that works"
-    seen.page.route("**/v1/**", lambda route: route.fulfill(status=429, json={"detail": detail, "status": 429}))
-    page = used(seen, view)
-    expect(page.locator(f"#view-{view}").get_by_role("alert").first).to_have_text(detail)
+REFUSAL = "the request needs 20 MB but 3 MB are free; a limit of 317 MB is the smallest that works"
+TROUBLES: dict[str, Callable[[Any], None]] = {
+    REFUSAL: lambda route: route.fulfill(status=429, json={"detail": REFUSAL, "status": 429}),
+    "The server does not answer. Is edge serve still running?": lambda route: route.abort("connectionrefused"),
+}
+"""What every view says when requests end so."""
 
 
+@pytest.mark.parametrize("said", TROUBLES)
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_server_that_does_not_answer_is_said_in_every_view(
-    tab: Callable[..., Opened], site: Running, view: str
-) -> None:
+def test_every_view_says_what_went_wrong(tab: Callable[..., Opened], site: Running, view: str, said: str) -> None:
     seen = tab(site.url, troubled=True)
     seen.go("search")
-    seen.page.route("**/v1/**", lambda route: route.abort("connectionrefused"))
-    page = used(seen, view)
-    said = page.locator(f"#view-{view}").get_by_role("alert").first
-    expect(said).to_have_text("The server does not answer. Is edge serve still running?")
+    seen.page.route("**/v1/**", TROUBLES[said])
+    alert = used(seen, view).locator(f"#view-{view}").get_by_role("alert").first
+    expect(alert).to_have_text(said)
     seen.page.unroute_all()
     if view == "engine":
-        expect(said).to_be_hidden()  # it asks again by itself
+        expect(alert).to_be_hidden()  # it asks again by itself
 
 
 @pytest.mark.parametrize("view", ["search", "ask"])
