@@ -90,18 +90,6 @@ def test_what_is_added_is_found_listed_changed_and_deleted(edge: Edge) -> None:
     assert edge("list").return_value == 1
 
 
-def test_scopes_are_flags_and_default_to_one_user(edge: Edge) -> None:
-    edge("add", "mine")
-    edge("add", "hers", "--user-id", "ann")
-    edge("add", "of a run", "--run-id", "r")
-    assert [m["user_id"] for m in document(edge("list", "--json"))["results"]] == ["default"]
-    assert [m["memory"] for m in document(edge("list", "--json", "--user-id", "ann"))["results"]] == ["hers"]
-    identifier = document(edge("list", "--json", "--run-id", "r"))["results"][0]["id"]
-    assert edge("get", identifier).return_value == 1
-    with pytest.raises(InputError, match="no memory"):
-        edge("delete", identifier)
-
-
 def test_damaged_vectors_are_made_again(edge: Edge, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no memory"):
         edge("rebuild")
@@ -168,15 +156,6 @@ def test_where_there_is_no_memory_none_is_made(
     with pytest.raises(InputError, match="there is no memory in"):
         edge(*arguments)
     assert set(tmp_path.rglob("*")) == before
-
-
-def test_a_memory_without_a_path_is_not_made_by_looking_either(
-    edge: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("edge.apps.memory.arguments.default_path", lambda: tmp_path / "nowhere")
-    with pytest.raises(InputError, match="nowhere"):
-        click.testing.CliRunner().invoke(group, ["list"], standalone_mode=False, catch_exceptions=False)
-    assert not (tmp_path / "nowhere").exists()
 
 
 def test_what_is_not_found_is_said_so(edge: Edge) -> None:

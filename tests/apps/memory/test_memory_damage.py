@@ -196,21 +196,6 @@ def test_memories_come_back_from_their_history(make: Make, tmp_path: Path) -> No
     assert memory.search("walnuts", user_id="ann", rerank=False)["results"][0]["id"] == kept
 
 
-def test_the_state_is_said(make: Make, whole: Path) -> None:
-    (segment,) = (file for file in (whole / "segments").iterdir() if file.stat().st_size)
-    data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 1
-    segment.write_bytes(data)
-    report = check(MemoryCare(whole, make), read_data=True)
-    assert {finding.part for finding in report.findings} == {"vectors"}
-    memory = make()
-    assert [trouble.kind for trouble in memory.health()] == ["damaged"]
-    memory.close()
-    assert mended(make, whole).after.findings == []
-    memory = make()
-    assert memory.health(thorough=True)
-
-
 def test_a_memory_that_is_named_from_the_working_directory_is_repaired(
     make: Make, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

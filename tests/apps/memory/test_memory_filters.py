@@ -291,16 +291,6 @@ def test_the_present_moment_is_that_of_this_machine() -> None:
 LATE = "2026-05-08T23:30-07:00"
 
 
-def test_a_moment_is_stored_in_utc_and_shown_as_it_was_given(memory: Memory) -> None:
-    identifier = memory.add("we met", user_id="ann", timestamp=LATE)["results"][0]["id"]
-    found = memory.get(identifier) or {}
-    assert found["timestamp"] == "2026-05-09T06:30:00.000000+00:00"
-    assert found["local_timestamp"] == "2026-05-08T23:30:00.000000-07:00"
-    memory.update(identifier, timestamp="2026-05-08T23:30")
-    found = memory.get(identifier) or {}
-    assert (found["timestamp"], found.get("local_timestamp")) == ("2026-05-08T23:30:00.000000+00:00", None)
-
-
 def test_the_text_is_found_by_the_date_it_had_there(memory: Memory) -> None:
     memory.add("we met", user_id="ann", timestamp=LATE)
     hits = memory.search("what was on 8 May", user_id="ann", rerank=False, explain=True)["results"]

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import apsw
 import numpy as np
 import pytest
 from naive.waiting import PATIENCE_S
@@ -88,26 +87,6 @@ def test_lost_segments_are_named_and_made_again(filled: Memory, make: Make) -> N
     assert [text for text, _ in found(memory, "which river floods")] == [text for text, _ in before]
 
 
-@pytest.mark.parametrize("goes_on", ["rebuild", "maintain"])
-def test_an_interrupted_rebuild_is_gone_on_with(filled: Memory, make: Make, goes_on: str) -> None:
-    before = found(filled, "which river floods")
-
-    def stop(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        filled.rebuild(progress=stop)
-    assert found(filled, f"river number {BATCH + 3}")[0][0].startswith(f"The river number {BATCH + 3} "), "by words"
-    filled.close()
-    memory = make()
-    if goes_on == "rebuild":
-        assert memory.rebuild() == TOTAL - BATCH, "not from the beginning"
-    else:
-        memory.maintain()
-    assert len(vectors(memory)) == TOTAL
-    assert found(memory, "which river floods") == before
-
-
 def test_what_is_changed_meanwhile_keeps_its_own_vector(filled: Memory, make: Make) -> None:
     filled.store.upkeep.close()  # which would finish the rebuild itself
     first = filled.get_all(user_id="ada", top_k=TOTAL)["results"][-1]
@@ -145,20 +124,6 @@ def test_reset_reads_no_damaged_vectors(filled: Memory, make: Make) -> None:
     memory.reset()
     memory.add("A river.", user_id="ada")
     assert [text for text, _ in found(memory, "river")] == ["A river."]
-
-
-def test_the_rows_of_a_batch_are_one_transaction(filled: Memory, tmp_path: Path) -> None:
-    seen = []
-
-    def look(done: int, total: int) -> None:
-        with apsw.Connection(str(filled.path / "memory.db")) as db:
-            last = db.execute("SELECT value FROM settings WHERE name = 'rebuilding'").fetchone()
-            pending = db.execute("SELECT max(id) FROM ivf_pending").fetchone()
-            seen.append((last[0], str(pending[0])))
-
-    filled.rebuild(progress=look)
-    assert len(seen) == 2
-    assert all(last == pending for last, pending in seen)
 
 
 Change = Callable[[Memory, str], object]

@@ -119,20 +119,6 @@ def test_a_bound_memory_refuses_other_scopes(make: Make) -> None:
             call()
 
 
-def test_a_scope_of_several_agents(make: Make) -> None:
-    memory = make()
-    for agent in ("planner", "coder", "critic"):
-        memory.add(f"the {agent} likes slate", user_id="ann", agent_id=agent)
-    memory.add("the coder likes tiles", user_id="bob", agent_id="coder")
-    both = {"agent_id": ["planner", "coder"]}
-    for found in (
-        memory.search("who likes slate", user_id="ann", filters=both),
-        make(user_id="ann").get_all(filters=both),
-    ):
-        assert {one["memory"] for one in found["results"]} == {"the planner likes slate", "the coder likes slate"}
-    assert len(memory.get_all(filters=both)["results"]) == 3, "agents alone are a scope, too"
-
-
 def test_only_known_ids_are_known(make: Make) -> None:
     memory = make()
     make(user_id="ann").check_known()  # nobody is unknown to an empty memory
@@ -146,15 +132,6 @@ def test_only_known_ids_are_known(make: Make) -> None:
     gone = memory.add("coffee", user_id="eve")["results"][0]["id"]
     memory.delete(gone)
     make(user_id="eve").check_known()  # she has deleted what she had
-
-
-def test_what_others_add_meanwhile_stays_theirs(make: Make) -> None:
-    """A scope that held all memories does not hold those that another process has stored since."""
-    one, other = make(), make()
-    one.add("tea is good", user_id="ann")
-    assert len(other.search("good tea", user_id="ann", rerank=False)["results"]) == 1
-    one.add("tea is good, too", user_id="bob")
-    assert [hit["user_id"] for hit in other.search("good tea", user_id="ann", rerank=False)["results"]] == ["ann"]
 
 
 def test_a_call_without_a_scope_is_refused(memory: Memory) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -53,16 +52,6 @@ def test_the_threshold_compares_the_score(memory: Memory) -> None:
     ]  # fmt: skip
     itself = memory.search("red green blue", user_id="ann", threshold=1.0)
     assert texts(itself) == ["red green blue"], "the threshold itself is enough"
-
-
-def test_the_reranker_reads_the_date_and_decides_the_order(make: Make) -> None:
-    reranker = WordReranker()
-    memory = make(reranker=reranker)
-    memory.add("we met", user_id="ann", timestamp="2023-05-08")
-    memory.add("we met we met", user_id="ann", timestamp="2022-03-09")
-    found = memory.search("we met May 2023", 1, user_id="ann")["results"]
-    assert found[0]["timestamp"].startswith("2023-05-08")
-    assert sorted(reranker.asked[-1][1]) == ["8 May 2023: we met", "9 March 2022: we met we met"]
 
 
 def test_the_reranker_reads_a_turn_after_what_it_answers(make: Make) -> None:
@@ -170,26 +159,6 @@ def test_the_context_of_a_turn_is_part_of_its_vector() -> None:
     assert vectors.tolist() == np.eye(3).tolist()
 
 
-def test_an_updated_turn_keeps_its_context(memory: Memory) -> None:
-    said = [{"role": "user", "content": "where is your violin"}, {"role": "assistant", "content": "upstairs"}]
-    second = memory.add(said, user_id="ann")["results"][1]["id"]
-    memory.update(second, "downstairs")
-    hits = memory.search("violin", 9, user_id="ann", rerank=False)["results"]
-    assert next(hit for hit in hits if hit["id"] == second)["score"] > 0.1
-
-
-def test_what_another_process_wrote_is_seen_at_once(make: Make) -> None:
-    one, other = make(), make()
-    one.add("tea", user_id="ann")
-    assert texts(other.search("tea", user_id="ann")) == ["tea"]
-    identifier = one.add("green tea", user_id="ann")["results"][0]["id"]
-    assert len(texts(other.search("tea", user_id="ann"))) == 2
-    one.forget(identifier)
-    assert texts(other.search("tea", user_id="ann")) == ["tea"]
-    one.delete_all(user_id="ann")
-    assert texts(other.search("tea", user_id="ann")) == []
-
-
 def test_search_agrees_with_a_plain_loop_over_many_memories(make: Make) -> None:
     """More memories than one list of the index holds as pending rows; scopes of very different sizes."""
     generator = np.random.default_rng(0)
@@ -212,23 +181,6 @@ def test_search_agrees_with_a_plain_loop_over_many_memories(make: Make) -> None:
             assert hit["score"] == pytest.approx(max(0.0, float(cosines[own.index(hit["memory"])])), abs=1e-3)
 
 
-def test_nothing_is_read_beside_the_directory(make: Make, tmp_path: Path) -> None:
-    make("only").add("text", user_id="ann")
-    assert {path.name for path in tmp_path.iterdir()} == {"only"}
-    names = {path.name.removeprefix("memory.db") for path in (tmp_path / "only").iterdir()}
-    assert names <= {"", "-wal", "-shm", "-mark", "-schema", "segments"}
-
-
-def test_words_and_vectors_weigh_the_same(memory: Memory) -> None:
-    memory.add(["red green", "blue wine"], user_id="ann")
-    (hit, *_) = memory.search("red green", user_id="ann", rerank=False, explain=True)["results"]
-    details = hit["score_details"]
-    assert details["fused"] == pytest.approx(
-        0.5 * details["bm25"] / max(1.0, details["bm25"]) + 0.5 * details["semantic"]
-    )
-    assert details["bm25"] != details["semantic"]
-
-
 def test_a_memory_with_one_word_of_many_does_not_get_all_the_weight_of_words(memory: Memory) -> None:
     """In a small store a preposition is as rare as any other word."""
     memory.add(["eine Prise von dem Salz", *(f"fact {number}" for number in range(9))], user_id="ann")
@@ -241,24 +193,6 @@ def test_a_memory_with_one_word_of_many_does_not_get_all_the_weight_of_words(mem
     assert details["fused"] == pytest.approx(
         0.5 * details["bm25"] / (FULL_MATCH * whole) + 0.5 * details["semantic"], abs=1e-6
     )
-
-
-def test_english_function_words_are_not_looked_for(memory: Memory) -> None:
-    memory.add(["fifty grams of salt", "the cat is called Pixel"], user_id="ann")
-    found = memory.search("what is the name of my cat", user_id="ann", rerank=False, explain=True)["results"]
-    assert {hit["memory"]: "bm25" in hit["score_details"] for hit in found} == {
-        "the cat is called Pixel": True, "fifty grams of salt": False,
-    }  # fmt: skip
-
-
-def test_the_score_never_rises_down_the_results(memory: Memory) -> None:
-    """The order also counts words, so a memory may have a greater probability of its own than one above it."""
-    memory.add(["red green blue", "red green", "red", "yellow green", "blue yellow"], user_id="ann")
-    for count in (2, 5):
-        found = memory.search("green yellow red", count, user_id="ann", explain=True)["results"]
-        scores = [hit["score"] for hit in found]
-        assert scores == sorted(scores, reverse=True)
-        assert all(hit["score"] <= hit["score_details"]["reranker"] for hit in found)
 
 
 @pytest.mark.parametrize(

@@ -143,13 +143,6 @@ def test_a_bad_line_is_named_and_those_before_are_kept(memory: Memory, tmp_path:
     assert [m["memory"] for m in memory.get_all(user_id="a")["results"]] == ["good"]
 
 
-def test_more_lines_than_one_transaction(memory: Memory, tmp_path: Path) -> None:
-    lines = [json.dumps({"memory": f"memory {n % 600}", "id": str(n % 600), "user_id": "a"}) for n in range(700)]
-    (tmp_path / "many.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    assert memory.import_jsonl(tmp_path / "many.jsonl") == 600
-    assert len(memory.get_all(user_id="a", top_k=1_000)["results"]) == 600
-
-
 def test_files_that_cannot_be_used(memory: Memory, tmp_path: Path) -> None:
     memory.add("x", user_id="a")
     with pytest.raises(StorageError, match="cannot be read"):

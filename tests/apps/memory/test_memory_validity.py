@@ -54,17 +54,6 @@ def test_search_returns_what_holds_or_held(memory: Memory, rerank: bool) -> None
         memory.search("home", user_id="ann", as_of="then")
 
 
-def test_ended_memories_are_still_there_and_marked(memory: Memory) -> None:
-    ids = homes(memory)
-    first = memory.get(ids[0])
-    assert first is not None
-    assert (first["valid_until"], first["superseded_by"]) == ("2025-05-01T00:00:00.000000+00:00", ids[1])
-    listed = memory.get_all(user_id="ann")["results"]
-    assert [found.get("superseded_by") for found in listed] == [None, ids[2], ids[1]]
-    ended = memory.get_all(user_id="ann", filters={"valid_until": {"lt": "2025-06-01"}})
-    assert texts(ended) == {"home is Oslo"}
-
-
 def test_the_chain_is_told_from_every_member(memory: Memory) -> None:
     ids = homes(memory)
     add(memory, "home is warm")
@@ -128,14 +117,6 @@ def test_times_of_validity_are_given_and_taken_away(memory: Memory, clock: Any) 
             memory.update(work, **change)
         with pytest.raises(InputError):
             add(memory, "x", **change)
-
-
-def test_what_ended_may_be_said_again(memory: Memory) -> None:
-    oslo, bergen = add(memory, "home is Oslo"), add(memory, "home is Bergen")
-    memory.supersede(oslo, bergen)
-    again = memory.add("home is Oslo", user_id="ann")["results"][0]
-    assert again["event"] == "ADD"
-    assert memory.add("home is Oslo", user_id="ann")["results"][0]["event"] == "NONE"
 
 
 def test_the_ids_that_hold_are_read_once(memory: Memory, clock: Any) -> None:
@@ -377,14 +358,6 @@ def add_all(memory: Memory, text: Any, **options: Any) -> dict[str, Any]:
     return result
 
 
-def test_the_same_again_is_recognised(memory: Memory) -> None:
-    first = add_all(memory, "I like tea", metadata={"a": 1})
-    again = add_all(memory, "I like tea", metadata={"a": 1})
-    assert (again["event"], again["id"]) == ("NONE", first["id"])
-    assert len(memory.get_all(user_id="ann")["results"]) == 1
-    assert [line["event"] for line in memory.history(first["id"])] == ["ADD"]
-
-
 @pytest.mark.parametrize(
     "difference",
     [
@@ -399,25 +372,6 @@ def test_the_same_text_said_otherwise_is_another_memory_and_linked(memory: Memor
     assert second["event"] == "ADD"
     assert [(one["id"], one["similarity"]) for one in second["similar"]] == [(first["id"], 1.0)]
     assert [link["id"] for link in (memory.get(first["id"]) or {})["links"]] == [second["id"]]
-
-
-def test_a_conversation_may_repeat_itself(memory: Memory) -> None:
-    turns = [{"role": "user", "content": "yes"}] * 3
-    results = memory.add(turns, user_id="ann")["results"]
-    assert [r["event"] for r in results] == ["ADD"] * 3
-    assert len({r["id"] for r in results}) == 3
-    again = memory.add(turns, user_id="ann")["results"]
-    assert {r["event"] for r in again} == {"NONE"}
-    assert len(memory.get_all(user_id="ann")["results"]) == 3
-
-
-def test_what_is_hidden_is_remembered_anew(memory: Memory, clock: Any) -> None:
-    first = add_all(memory, "I like tea")
-    memory.forget(first["id"])
-    assert add_all(memory, "I like tea")["event"] == "ADD"
-    add_all(memory, "milk", expiration_date="2026-06-02")
-    clock.forward(days=5)
-    assert add_all(memory, "milk", expiration_date="2026-06-02")["event"] == "ADD"
 
 
 def test_near_duplicates_are_linked_and_kept(memory: Memory) -> None:

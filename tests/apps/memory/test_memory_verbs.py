@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from making.synth import synth
 
 from edge.apps.memory.memory import Memory
 from edge.config import Config
-from edge.errors import EdgeError, InputError, ModelError
+from edge.errors import InputError, ModelError
 from tests.apps.memory.conftest import Make, add, texts
 
 
@@ -83,15 +83,6 @@ def test_update_changes_what_is_given_and_keeps_the_rest(memory: Memory, clock: 
         memory.update(identifier)
 
 
-def test_the_date_is_searchable_and_returned(memory: Memory) -> None:
-    add(memory, "I painted a sunrise", timestamp=datetime(2022, 3, 9, tzinfo=UTC))
-    later = add(memory, "I painted a sunset", timestamp="2023-05-08T13:56")
-    hits = memory.search("what was painted in May 2023", 1, user_id="ann", rerank=False)["results"]
-    assert [(hit["id"], hit["timestamp"]) for hit in hits] == [(later, "2023-05-08T13:56:00.000000+00:00")]
-    memory.update(later, timestamp="2020-12-24")
-    assert memory.search("24 December 2020", 1, user_id="ann", rerank=False)["results"][0]["id"] == later
-
-
 def test_history_outlives_the_memory(memory: Memory, clock: Any) -> None:
     identifier = add(memory, "one")
     clock.forward(hours=1)
@@ -121,29 +112,6 @@ def test_get_all_lists_newest_first_up_to_a_number(memory: Memory, clock: Any) -
     assert texts(memory.get_all(filters={"user_id": "ann"}, top_k=2)) == ["memory 24", "memory 23"]
     assert texts(memory.get_all(user_id="ann", limit=1)) == ["memory 24"]
     assert len(memory.get_all(user_id="ann", top_k=100)["results"]) == 25
-
-
-def test_expiry_hides_and_a_pin_keeps(memory: Memory, clock: Any) -> None:
-    identifier = add(memory, "the sale ends", expiration_date="2026-06-02")
-    clock.forward(days=1)
-    assert texts(memory.get_all(user_id="ann")) == ["the sale ends"]
-    clock.forward(days=1)
-    assert texts(memory.get_all(user_id="ann")) == []
-    assert texts(memory.search("sale", user_id="ann")) == []
-    assert texts(memory.search("sale", user_id="ann", show_expired=True)) == ["the sale ends"]
-    memory.update(identifier, "the sale ended")
-    assert texts(memory.get_all(user_id="ann", show_expired=True)) == ["the sale ended"]
-    memory.pin(identifier)
-    assert texts(memory.get_all(user_id="ann")) == ["the sale ended"]
-
-
-def test_what_is_forgotten_is_hidden_until_it_is_recalled(memory: Memory) -> None:
-    identifier = add(memory, "a secret")
-    memory.forget(identifier)
-    assert texts(memory.search("secret", user_id="ann")) == texts(memory.get_all(user_id="ann")) == []
-    assert memory.get(identifier) is not None
-    memory.forget(identifier, False)
-    assert texts(memory.search("secret", user_id="ann")) == ["a secret"]
 
 
 def test_delete_and_delete_all_and_reset(memory: Memory) -> None:
@@ -186,17 +154,6 @@ def test_verbs_on_what_is_not_there(memory: Memory, filled: bool) -> None:
     memory.reset()
 
 
-def test_a_memory_survives_being_closed(make: Make) -> None:
-    with make() as memory:
-        identifier = add(memory, "I like tea")
-    with make() as memory:
-        assert texts(memory.search("tea", user_id="ann")) == ["I like tea"]
-        assert memory.history(identifier)[0]["event"] == "ADD"
-    memory.close()
-    with pytest.raises(EdgeError):
-        memory.get_all(user_id="ann")
-
-
 def test_another_embedder_is_refused_with_both_names(make: Make) -> None:
     from naive.words import WordEmbedder
 
@@ -221,18 +178,6 @@ def test_a_memory_is_opened_again_by_the_embedder_it_was_made_with(make: Make, t
     config = Config(memory=10**11, embedder="tiny", models_dir=str(tmp_path / "models"))
     with make("words", embedder=None, config=config) as memory, pytest.raises(ModelError, match="WordEmbedder"):
         memory.search("tea", user_id="ann")
-
-
-def test_models_are_opened_late_and_handed_over_ones_stay_open(make: Make) -> None:
-    from naive.words import WordEmbedder
-
-    embedder = WordEmbedder()
-    with make(embedder=embedder) as memory:
-        assert memory.get_all(user_id="ann") == {"results": []}
-        assert embedder.calls == 0
-        add(memory, "text")
-        assert embedder.calls == 1
-    assert not embedder.closed
 
 
 def test_all_memory_is_given_back(make: Make) -> None:
