@@ -99,14 +99,6 @@ def test_examples_are_headings_of_documents_and_no_names_of_files(tiny_models: P
     ]
 
 
-def test_scopes_are_counted(server: Running) -> None:
-    with server.client() as client:
-        for text in ("The user likes tea.", "The user lives in Ghent."):
-            client.post("/memories", json={"messages": text, "user_id": "scoped", "agent_id": "a"}).raise_for_status()
-        scopes = client.get("/v1/scopes").json()["scopes"]
-    assert {"user_id": "scoped", "agent_id": "a", "run_id": None, "memories": 2} in scopes
-
-
 FILES = sorted(FOLDER.iterdir())
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]
 NAMESPACES = {"http://www.w3.org/2000/svg"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,22 +216,6 @@ def test_mcp_over_http(server: Running, mode: str) -> None:
     assert [memory["memory"] for memory in known["results"]] == ["Alice keeps bees."]
 
 
-@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
-def test_mcp_in_older_revisions_by_hand(server: Running, version: str) -> None:
-    pytest.importorskip("mcp")
-    headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": version}
-    begin = {
-        "jsonrpc": "2.0", "id": 1, "method": "initialize",
-        "params": {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
-    }  # fmt: skip
-    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "status", "arguments": {}}}
-    with server.client(headers=headers) as client:
-        assert client.post("/mcp", json=begin).json()["result"]["protocolVersion"] == version
-        assert data_of(client.post("/mcp", json=call).json()["result"])["files"] == 3
-        assert client.get("/mcp").status_code == 405
-        assert client.post("/mcp", content=b"x" * (9 << 20)).status_code == 413
-
-
 @pytest.fixture
 def mem0(start_server: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """mem0's client of a server with an empty memory."""
@@ -300,28 +283,22 @@ def test_mem0s_client_with_entities_batches_and_pages(mem0: Any) -> None:
 
 
 def test_mem0s_rest_server(start_server: Callable[..., Running], tmp_path: Any) -> None:
-    """The requests of its self-hosted server, which tools send by themselves."""
+    """What its self-hosted server, to which tools send by themselves, has beside the paths of the client."""
     server = start_server("--memory-path", str(tmp_path / "memory"), runtime=tmp_path / "run")
     alice = {"user_id": "alice"}
     with server.client() as client:
         made = client.post("/memories", json={"messages": [{"role": "user", "content": "I keep bees."}], **alice})
         name = made.json()["results"][0]["id"]
-        assert client.get("/memories", params=alice).json()["results"][0]["memory"] == "I keep bees."
         assert client.get("/memories/", params={"user_id": "bob"}).json()["results"] == []
         assert client.post("/search", json={"query": "bees", **alice}).json()["results"][0]["id"] == name
-        assert client.put(f"/memories/{name}", json={"text": "I kept bees."}).status_code == 200
         assert client.put(f"/memories/{name}", json={"pinned": True}).status_code == 200
         assert client.get(f"/memories/{name}").json()["pinned"]
-        events = [entry["event"] for entry in client.get(f"/memories/{name}/history").json()]
-        assert events == ["ADD", "UPDATE", "PIN"]
+        assert [entry["event"] for entry in client.get(f"/memories/{name}/history").json()] == ["ADD", "PIN"]
         for method, body in (("GET", None), ("PUT", {"text": "x"}), ("DELETE", None)):
             assert client.request(method, "/memories/nothing", json=body).status_code == 404
         assert client.put(f"/memories/{name}", json={}).status_code == 422
         assert client.delete("/memories").status_code == 422, "a scope must be named"
-        assert client.delete("/memories", params=alice).status_code == 200
         client.post("/memories", json={"messages": "Without a name it is the default user's."})
         assert len(client.get("/memories").json()["results"]) == 1
         assert client.post("/reset").status_code == 200
         assert client.get("/memories").json()["results"] == []
-    document = json.dumps(made.json())
-    assert "I keep bees." in document

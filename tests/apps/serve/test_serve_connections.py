@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from naive.waiting import PATIENCE_S, until
 
@@ -68,25 +67,6 @@ def test_a_body_that_no_endpoint_reads_is_not_waited_for(server: Running) -> Non
     for _, _, raw in held:
         raw.close()
     assert not stays
-
-
-def test_idle_clients_lock_nobody_out(start_server: Callable[..., Running], tmp_path: Path) -> None:
-    server = start_server("--connections", "4", runtime=tmp_path / "run")
-    held = []
-    for _ in range(4):
-        held.append(answered(server, "GET", "/health"))
-        held[-1].sendall(b"x")
-
-    def served() -> bool:
-        try:
-            with server.client() as client:
-                return bool(client.get("/health").status_code == 200)
-        except httpx.TransportError:
-            return False
-
-    until(served, 0.05)
-    for raw in held:
-        raw.close()
 
 
 @pytest.mark.parametrize("length", [1000, 10])

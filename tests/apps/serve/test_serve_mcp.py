@@ -86,6 +86,8 @@ def test_every_request_of_the_protocol_is_obeyed_or_refused(server: Running) -> 
         for method, given in REFUSED.items():
             answer = ask(client, method, given)
             assert "error" in answer.json(), (method, answer.text)
+        assert client.get("/mcp").status_code == 405
+        assert client.post("/mcp", content=b"x" * (9 << 20), headers=HEADERS).status_code == 413
 
 
 def test_an_argument_that_a_tool_does_not_have_is_refused(server: Running) -> None:

@@ -270,16 +270,6 @@ def test_a_server_that_ends_in_the_middle(
     assert "edge:" not in done.err
 
 
-def test_a_socket_that_a_killed_server_left_behind(shell: Shell, tmp_path: Path) -> None:
-    folder = tmp_path / "edge-rag"
-    folder.mkdir(mode=0o700)
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(folder / "serve.sock"))
-        listening.listen()
-    asked = ("search", QUERY, "-c", str(shell.running.folder / "collection"), "--no-rerank", "--stats")
-    assert shell.edge(*asked, XDG_RUNTIME_DIR=str(tmp_path)).server == "not used: no server runs"
-
-
 @pytest.mark.parametrize("what", ["folder for others", "file", "owner", "peer"])
 def test_a_socket_that_may_be_somebody_elses_is_sent_nothing(
     stranger: Callable[..., Stranger], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

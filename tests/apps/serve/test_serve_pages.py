@@ -15,7 +15,6 @@ from edge.apps.memory.arguments import Scope
 from edge.apps.memory.searching import Searcher
 from edge.apps.serve import mem0
 from edge.apps.verbs.memories import ListOptions
-from edge.errors import InputError
 from tests.apps.serve.every_request import Request, Site
 
 pytest.importorskip("starlette")
@@ -69,17 +68,6 @@ def test_pages_go_on_behind_the_most_that_comes_at_once(here: Site, monkeypatch:
         read.clear()
         assert result_of(walk(size)) == expected
         assert max(read) <= size + 1
-
-
-def test_the_offset_of_a_list(here: Site) -> None:
-    memory = here.server.library.memory()
-    for number in range(5):
-        memory.add(f"Bob keeps the number {number}.", user_id="bob")
-    every = memory.get_all(user_id="bob")["results"]
-    for offset in range(7):
-        assert memory.get_all(user_id="bob", offset=offset, top_k=2)["results"] == every[offset : offset + 2]
-    with pytest.raises(InputError, match="offset"):
-        memory.get_all(user_id="bob", offset=-1)
 
 
 def test_an_export_in_pages_is_taken_in_whole(here: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

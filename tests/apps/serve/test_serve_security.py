@@ -6,14 +6,12 @@ import contextlib
 import os
 import socket
 import stat
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from naive.waiting import PATIENCE_S, until
+from naive.waiting import PATIENCE_S
 
 from edge.apps.collection.collection import Collection
 from edge.config import Config
@@ -114,40 +112,12 @@ def test_a_body_that_is_too_long_is_refused_with_the_number(server: Running) -> 
     assert "8388608" in announced.json()["detail"]
 
 
-def test_slow_and_vanishing_clients_are_dropped(server: Running) -> None:
-    """A head that never ends, a body that never comes, a client that goes: the server serves on."""
-    head = b"POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
-    started = time.monotonic()
-    with connected(server) as slow, server.client() as client:
-        slow.sendall(b"GET /health HTTP/1.1\r\nHost: local")
-        for _ in range(20):
-            with connected(server) as gone:
-                gone.sendall(head)
-        assert client.post("/v1/rerank", json=BODY).status_code == 200
-        slow.settimeout(PATIENCE_S)
-        assert slow.recv(100) == b"", "it is closed without an answer"
-        assert time.monotonic() - started > 3
-        assert requests_open(client) == 1
-
-
-def requests_open(client: Any) -> int:
-    """Requests that the server holds memory for, this one included, once it has noticed who has gone."""
-    found = 0
-
-    def gone() -> bool:
-        nonlocal found
-        found = client.get("/v1/engine").json()["requests"]["open"]
-        return found == 1
-
-    until(gone, 0.05)
-    return found
-
-
 SLOW = {
     "head": b"GET /health HTTP/1.1\r\n",
     "body": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\n{",
     "chunks": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
     "silent": b"",
+    "answered": b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nx",
 }
 
 
@@ -165,7 +135,7 @@ def test_slow_clients_keep_nobody_out(start_server: Callable[..., Running], tmp_
     for each in held[:8]:
         with contextlib.suppress(ConnectionError):
             each.settimeout(PATIENCE_S)
-            assert each.recv(100) == b""
+            assert [*iter(lambda each=each: each.recv(1 << 16), b"")] == [] or kind == "answered"
     for each in held:
         each.close()
 
