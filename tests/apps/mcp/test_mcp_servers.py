@@ -121,7 +121,7 @@ def test_a_project_is_served_as_it_is(tmp_path: Path) -> None:
     until(lambda: not any(WriterLock(path).is_held() for path in home.rglob("background.lock")))
 
 
-def test_tools_say_what_they_do_and_optional_arguments_have_plain_types() -> None:
+def test_tools_say_what_they_do_and_optional_arguments_have_plain_types_and_nothing_else_is_claimed() -> None:
     from types import SimpleNamespace
 
     from edge.apps.mcp.tools import files_server, memory_server
@@ -133,9 +133,11 @@ def test_tools_say_what_they_do_and_optional_arguments_have_plain_types() -> Non
 
     async def every() -> list[Any]:
         found = []
-        for server in (files_server(store), memory_server(store)):
-            async with mcp.Client(server) as client:
-                found += (await client.list_tools()).tools
+        for mode in ("auto", "legacy"):
+            for server in (files_server(store), memory_server(store)):
+                async with mcp.Client(server, mode=mode) as client:
+                    found += (await client.list_tools()).tools
+                    assert "true" not in client.server_capabilities.model_dump_json()
         return found
 
     tools = result_of(every())
@@ -157,20 +159,6 @@ def test_tools_say_what_they_do_and_optional_arguments_have_plain_types() -> Non
         expected = {**member, "default": {"top_k": 8, "brief": True}.get(name, member.get("default"))}
         assert {key: described[name].get(key) for key in expected} == expected
     assert get.input_schema["properties"]["line_end"]["type"] == "integer"
-
-
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_nothing_is_claimed_that_nothing_sends(mode: Any) -> None:
-    from edge.apps.mcp.protocol import make_server
-    from edge.apps.store.failures import Health
-    from edge.budget import MemoryBudget
-
-    async def claimed() -> Any:
-        server = make_server("edge-test", "", MemoryBudget(10**11, baseline=0), Health, reads=[])
-        async with mcp.Client(server, mode=mode) as client:
-            return client.server_capabilities.model_dump(mode="json", exclude_none=True)
-
-    assert "true" not in json.dumps(result_of(claimed()))
 
 
 def test_the_file_server(home: Path, tmp_path: Path) -> None:
