@@ -63,16 +63,6 @@ def mended(make: Make, path: Path) -> RepairReport:
     return repair(MemoryCare(path, make), budget=MemoryBudget(10**10))
 
 
-def test_a_sound_memory_is_said_to_be(make: Make, whole: Path) -> None:
-    right = look(make)
-    for read_data in (False, True):
-        assert check(MemoryCare(whole, make), read_data=read_data).findings == []
-    report = mended(make, whole)
-    assert report.actions == []
-    assert report.aside is None
-    assert look(make) == right
-
-
 @pytest.mark.parametrize("kind", ["flip", "zero"])
 def test_damage_of_a_page_shows_nothing_that_was_not_stored_and_is_found_if_it_matters(
     make: Make, whole: Path, kind: str

@@ -8,13 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from naive.words import WordEmbedder, WordReranker
 
 import edge
 from edge.apps.memory.memory import Memory
-from edge.apps.memory.transfer import parse_facts
 from edge.apps.store import models
 from edge.config import Config
 from edge.errors import CapabilityError, ModelError
@@ -189,13 +186,3 @@ def test_without_a_generator_nothing_is_inferred_in_silence(memory: Memory) -> N
     with pytest.raises(CapabilityError, match="infer=True needs a generator"):
         memory.add(SAID, user_id="ann", infer=True)
     assert memory.add(SAID, user_id="ann")["results"][0]["memory"] == "I moved to Rome"
-
-
-@given(before=st.text(max_size=20), facts=st.lists(st.text(min_size=1, max_size=20)), after=st.text(max_size=20))
-def test_parsing_never_fails(before: str, facts: list[str], after: str) -> None:
-    import json
-
-    found = parse_facts(before + json.dumps({"facts": facts}) + after)
-    assert found is None or all(isinstance(fact, str) and fact.strip() for fact in found)
-    if "{" not in before and all(fact.strip() for fact in facts):
-        assert found is None or found == list(dict.fromkeys(fact.strip() for fact in facts))

@@ -66,15 +66,6 @@ def test_the_reranker_reads_a_turn_after_what_it_answers(make: Make) -> None:
     ]  # fmt: skip
 
 
-def test_explain_tells_what_each_stage_thought(memory: Memory) -> None:
-    memory.add(["red", "green", "blue wine"], user_id="ann")
-    (hit,) = memory.search("blue", 1, user_id="ann", explain=True, recency=0.2)["results"]
-    assert set(hit["score_details"]) == {
-        "semantic", "bm25", "fused", "fused_rank", "reranker", "recency", "importance", "order",
-    }  # fmt: skip
-    assert "score_details" not in memory.search("blue", 1, user_id="ann")["results"][0]
-
-
 def test_recency_and_importance_weigh_only_when_asked(memory: Memory, clock: Any) -> None:
     old = memory.add("tea", user_id="ann", timestamp="2026-03-03")["results"][0]["id"]
     new = memory.add("tea ", user_id="ann", timestamp="2026-05-31")["results"][0]["id"]

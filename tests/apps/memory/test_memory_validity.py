@@ -54,19 +54,6 @@ def test_search_returns_what_holds_or_held(memory: Memory, rerank: bool) -> None
         memory.search("home", user_id="ann", as_of="then")
 
 
-def test_the_chain_is_told_from_every_member(memory: Memory) -> None:
-    ids = homes(memory)
-    add(memory, "home is warm")
-    for member in ids:
-        chain = memory.history(member, whole_chain=True)
-        assert [(line["event"], ids.index(line["memory_id"])) for line in chain] == [
-            ("ADD", 0), ("ADD", 1), ("ADD", 2), ("SUPERSEDE", 0), ("SUPERSEDE", 1),
-        ]  # fmt: skip
-    assert [line["event"] for line in memory.history(ids[0])] == ["ADD", "SUPERSEDE"]
-    memory.delete(ids[1])
-    assert len(memory.history(ids[1], whole_chain=True)) == 5, "the history of a deleted memory stays"
-
-
 def test_superseding_is_undone(memory: Memory) -> None:
     ids = homes(memory)
     before = memory.get_all(user_id="ann")
@@ -297,19 +284,6 @@ def test_nothing_else_is_ended(memory: Memory) -> None:
     assert "I live in Oslo" in shown(memory)
 
 
-def test_a_memory_is_found_by_what_it_superseded(memory: Memory) -> None:
-    memory.add("I work as a welder at Initech", user_id="ann", timestamp="2025-01-01")
-    memory.add("I have begun something else", user_id="ann", timestamp="2025-06-01")
-    memory.add(["the weather is fine", "tea is ready"], user_id="ann")
-    old, new = (m["id"] for m in memory.get_all(user_id="ann")["results"][3:1:-1])
-    memory.supersede(old, new)
-    for rerank in (False, True):
-        first = memory.search("welder at Initech", 1, user_id="ann", rerank=rerank)["results"][0]
-        assert first["id"] == new
-        then = memory.search("begun something", 1, user_id="ann", as_of="2025-03-01", rerank=rerank)["results"][0]
-        assert then["id"] == old
-
-
 @pytest.mark.parametrize(
     ("question", "before"),
     [
@@ -374,19 +348,6 @@ def test_the_same_text_said_otherwise_is_another_memory_and_linked(memory: Memor
     assert [link["id"] for link in (memory.get(first["id"]) or {})["links"]] == [second["id"]]
 
 
-def test_near_duplicates_are_linked_and_kept(memory: Memory) -> None:
-    words = " ".join(f"word{n}" for n in range(30))
-    first = add_all(memory, words)
-    near = add_all(memory, f"{words} indeed")
-    assert near["event"] == "ADD"
-    assert [one["id"] for one in near["similar"]] == [first["id"]]
-    assert writing.NEAR <= near["similar"][0]["similarity"] < 1
-    assert "similar" not in add_all(memory, "something else entirely")
-    assert len(memory.get_all(user_id="ann")["results"]) == 3
-    memory.delete(first["id"])
-    assert "links" not in (memory.get(near["id"]) or {})
-
-
 def test_an_update_links_the_new_text(memory: Memory) -> None:
     words = " ".join(f"word{n}" for n in range(30))
     first, second = add_all(memory, words), add_all(memory, "something else")
@@ -426,17 +387,6 @@ def test_texts_with_the_same_hash_are_told_apart(memory: Memory, monkeypatch: py
     add_all(memory, "I like tea")
     other = add_all(memory, "bread needs time")
     assert (other["event"], "similar" in other) == ("ADD", False)
-
-
-def test_the_same_texts_of_one_call_are_linked_to_a_few(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "_BLOCK", 7)
-    monkeypatch.setattr(writing, "_COLUMNS", 5)
-    results = memory.add(["ok", *["well then"] * 40], user_id="ann")["results"]
-    assert ["similar" in one for one in results] == [False, False, *[True] * 39]
-    assert [len(one["similar"]) for one in results[2:]] == [1, 2, *[MOST_LINKS] * 37]
-    for number, one in enumerate(results):
-        earlier = {other["id"] for other in results[:number] if other["memory"] == one["memory"]}
-        assert {other["id"] for other in one.get("similar", ())} <= earlier
 
 
 def test_near_ones_of_one_call_are_those_of_a_plain_comparison(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
