@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +47,16 @@ def test_coheres_clients(server: Running, order: list[tuple[int, float]], versio
         client.rerank(model="rerank-v3.5", query=QUERY, documents=[])
 
 
+def test_langchains_cohere_reranker(server: Running, order: list[tuple[int, float]]) -> None:
+    langchain = pytest.importorskip("langchain_cohere")
+    documents = pytest.importorskip("langchain_core.documents")
+    reranker = langchain.CohereRerank(
+        cohere_api_key="none", base_url=server.url, model="rerank-v3.5", top_n=3, user_agent="test"
+    )
+    found = reranker.compress_documents([documents.Document(page_content=doc) for doc in DOCS], QUERY)
+    assert [doc.page_content for doc in found] == [DOCS[index] for index, _ in order[:3]]
+
+
 def test_llamaindexs_index_and_reranker(server: Running, order: list[tuple[int, float]], vectors: np.ndarray) -> None:
     """Its integrations of text-embeddings-inference fill an index, search it and rerank what is found."""
     core = pytest.importorskip("llama_index.core")
@@ -60,6 +74,23 @@ def test_llamaindexs_index_and_reranker(server: Running, order: list[tuple[int, 
     best = reranker.postprocess_nodes(found, query_str=QUERY)
     assert [node.text for node in best] == [DOCS[index] for index, _ in order[:3]]
     assert [node.score for node in best] == pytest.approx([score for _, score in order[:3]])
+
+
+@pytest.mark.parametrize("how", ["--no-stream", "--key=none"])
+def test_the_program_llm_answers_from_a_collection(server: Running, tmp_path: Path, how: str) -> None:
+    """A whole program, as a person starts it; its file of models names the server."""
+    pytest.importorskip("llm")
+    models = f"- model_id: notes\n  model_name: default\n  api_base: {server.url}/v1\n"
+    (tmp_path / "extra-openai-models.yaml").write_text(models)
+    done = subprocess.run(
+        [sys.executable, "-m", "llm", "prompt", "-m", "notes", "--no-log", how, f"{QUERY}?"],
+        env={**os.environ, "LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "none"}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with server.client() as client:
+        own = client.post("/v1/ask", json={"question": f"{QUERY}?"}).json()
+    assert done.stdout.strip() == own["text"]
 
 
 def test_openais_embeddings(server: Running, vectors: np.ndarray) -> None:
@@ -216,6 +247,22 @@ def test_mcp_over_http(server: Running, mode: str) -> None:
     assert [memory["memory"] for memory in known["results"]] == ["Alice keeps bees."]
 
 
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
+def test_mcp_in_older_revisions_by_hand(server: Running, version: str) -> None:
+    pytest.importorskip("mcp")
+    headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": version}
+    begin = {
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+    }  # fmt: skip
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "status", "arguments": {}}}
+    with server.client(headers=headers) as client:
+        assert client.post("/mcp", json=begin).json()["result"]["protocolVersion"] == version
+        assert data_of(client.post("/mcp", json=call).json()["result"])["files"] == 3
+        assert client.get("/mcp").status_code == 405
+        assert client.post("/mcp", content=b"x" * (9 << 20)).status_code == 413
+
+
 @pytest.fixture
 def mem0(start_server: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """mem0's client of a server with an empty memory."""
@@ -283,22 +330,28 @@ def test_mem0s_client_with_entities_batches_and_pages(mem0: Any) -> None:
 
 
 def test_mem0s_rest_server(start_server: Callable[..., Running], tmp_path: Any) -> None:
-    """What its self-hosted server, to which tools send by themselves, has beside the paths of the client."""
+    """The requests of its self-hosted server, which tools send by themselves."""
     server = start_server("--memory-path", str(tmp_path / "memory"), runtime=tmp_path / "run")
     alice = {"user_id": "alice"}
     with server.client() as client:
         made = client.post("/memories", json={"messages": [{"role": "user", "content": "I keep bees."}], **alice})
         name = made.json()["results"][0]["id"]
+        assert client.get("/memories", params=alice).json()["results"][0]["memory"] == "I keep bees."
         assert client.get("/memories/", params={"user_id": "bob"}).json()["results"] == []
         assert client.post("/search", json={"query": "bees", **alice}).json()["results"][0]["id"] == name
+        assert client.put(f"/memories/{name}", json={"text": "I kept bees."}).status_code == 200
         assert client.put(f"/memories/{name}", json={"pinned": True}).status_code == 200
         assert client.get(f"/memories/{name}").json()["pinned"]
-        assert [entry["event"] for entry in client.get(f"/memories/{name}/history").json()] == ["ADD", "PIN"]
+        events = [entry["event"] for entry in client.get(f"/memories/{name}/history").json()]
+        assert events == ["ADD", "UPDATE", "PIN"]
         for method, body in (("GET", None), ("PUT", {"text": "x"}), ("DELETE", None)):
             assert client.request(method, "/memories/nothing", json=body).status_code == 404
         assert client.put(f"/memories/{name}", json={}).status_code == 422
         assert client.delete("/memories").status_code == 422, "a scope must be named"
+        assert client.delete("/memories", params=alice).status_code == 200
         client.post("/memories", json={"messages": "Without a name it is the default user's."})
         assert len(client.get("/memories").json()["results"]) == 1
         assert client.post("/reset").status_code == 200
         assert client.get("/memories").json()["results"] == []
+    document = json.dumps(made.json())
+    assert "I keep bees." in document
