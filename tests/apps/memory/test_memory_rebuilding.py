@@ -338,6 +338,6 @@ def test_a_restore_waits_for_a_repair(
     make: Make, tmp_path: Path, saved: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make("live").close()
-    monkeypatch.setattr(WriterLock.__init__, "__kwdefaults__", {"seconds": 0.1})
+    monkeypatch.setattr(vars(WriterLock.__call__)["__wrapped__"], "__defaults__", (0.1,))
     with WriterLock(tmp_path / "live" / LOCK)(), pytest.raises(StorageError, match="try again when it is done"):
         restore(place_of(tmp_path / "live"), tmp_path / "first saved", force=True)
