@@ -469,6 +469,7 @@ _OF_NO_OTHER = r"(?!(?-i:\s+[A-Z]))"
 """No capital follows a name: "Mark Woods" is not the user "mark"."""
 
 _VERBS = {"does": "do", "is": "am", "has": "have"}
+_AUXILIARIES = frozenset({"does", "did", "has", "had", "can", "could", "should", "would", "must"})
 
 
 def first_person(question: str, names: Iterable[str | None]) -> str:
@@ -498,11 +499,12 @@ def first_person(question: str, names: Iterable[str | None]) -> str:
 
 
 def _is_thing(name: str, before: str) -> bool:
-    """Whether a name in small letters is a word here: its writer begins with a capital, or a noun or verb precedes."""
+    """Whether a name in small letters is a word here. Its writer begins with a capital, or a noun or verb precedes it;
+    but behind an auxiliary verb a bare noun is rare."""
     if not (name.isalpha() and name.islower()):
         return False
-    last = "".join(before.rsplit(maxsplit=1)[-1:]).strip(punctuation)
-    return before[:1].isupper() or (bool(last) and last.casefold() not in FUNCTION_WORDS)
+    last = "".join(before.rsplit(maxsplit=1)[-1:]).strip(punctuation).casefold()
+    return last not in _AUXILIARIES and (before[:1].isupper() or (bool(last) and last not in FUNCTION_WORDS))
 
 
 def relevance(fitted: Evidence | None, reranker: float, cosine: float) -> float:

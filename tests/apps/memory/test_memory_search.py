@@ -206,6 +206,7 @@ def test_a_memory_with_one_word_of_many_does_not_get_all_the_weight_of_words(mem
         ("how high is the electricity bill of bill?", ["bill"], "how high is the electricity bill of I?"),
         ("Is bill 7 paid, and what did Bill buy?", ["bill"], "Is bill 7 paid, and what did I buy?"),
         ("Where does ada-17 live?", ["ada-17"], "Where do I live?"),
+        ("Where does ada live, and is ada in it?", ["ada"], "Where do I live, and is ada in it?"),
     ],
 )
 def test_questions_are_asked_as_the_person_would(question: str, names: list[str | None], asked: str) -> None:
