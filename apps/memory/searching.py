@@ -469,7 +469,10 @@ _OF_NO_OTHER = r"(?!(?-i:\s+[A-Z]))"
 """No capital follows a name: "Mark Woods" is not the user "mark"."""
 
 _VERBS = {"does": "do", "is": "am", "has": "have"}
-_AUXILIARIES = frozenset({"does", "did", "has", "had", "can", "could", "should", "would", "must"})
+_AUXILIARIES = frozenset({
+    "are", "can", "could", "did", "do", "does", "had", "has", "have", "is", "may", "might", "must", "shall", "should",
+    "was", "were", "will", "would",
+})  # fmt: skip
 
 
 def first_person(question: str, names: Iterable[str | None]) -> str:
@@ -488,7 +491,7 @@ def first_person(question: str, names: Iterable[str | None]) -> str:
     )
 
     def asked(match: re.Match[str]) -> str:
-        if _is_thing(match["name"], question[: match.start("name")]):
+        if not match["owner"] and _is_thing(match["name"], question[: match.start("name")]):
             return match[0]
         verb = match["verb"] or ""
         if verb and not match["owner"]:
