@@ -1,5 +1,5 @@
 """The final order: a reranker's logits mixed with the scores of retrieval. The share depends on the query alone, so
-pruning can use it; the table is in docs/default-order.md."""
+pruning can use it; the table is in docs/default-order.md. And fusion of the rankings of words and vectors."""
 
 from __future__ import annotations
 

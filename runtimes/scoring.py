@@ -1,4 +1,5 @@
-"""Scores and vectors from hidden states, computed in numpy; and the observer that prunes by provisional scores."""
+"""Scores and vectors from hidden states, computed in numpy; the observer that prunes by provisional scores; and
+`SeenPairs`, the logits of pairs that need not be computed again."""
 
 from __future__ import annotations
 

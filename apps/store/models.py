@@ -1,4 +1,5 @@
-"""`StoreModels`: the embedder and the reranker of a collection or a memory."""
+"""`StoreModels`: the embedder and the reranker of a collection or a memory; and the plans of the memory that they need
+with an index."""
 
 from __future__ import annotations
 

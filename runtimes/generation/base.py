@@ -1,7 +1,7 @@
 """The interface of generators, which write text.
 
 A `Generator` answers messages, token by token, and can take documents to answer from. It is used by one thread at a
-time. Its memory is leased from the budget that it was opened with.
+time. Its memory is leased from the budget that it was opened with. `Stopping` ends its text at stop strings.
 """
 
 from __future__ import annotations

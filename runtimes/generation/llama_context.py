@@ -1,4 +1,5 @@
-"""`LlamaContext`: a sequence of tokens with KV states in llama.cpp; `LlamaSampler` chooses the next."""
+"""`LlamaContext`: a sequence of tokens with KV states in llama.cpp; `LlamaSampler` chooses the next; `ReadingRoom` is a
+context in which prompts are computed for sequences of another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`LlamaMemory`: the layout of a GGUF model in the budget's free memory, decided before anything is allocated."""
+"""`LlamaMemory`: the layout of a GGUF model in the budget's free memory, decided before anything is allocated;
+`GpuLayers`: those of its layers that lie on a GPU, under the GPU's ledger."""
 
 from __future__ import annotations
 
