@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
 from edge.devices.cpu import HostMemory, MeasuredScan
-from edge.devices.intervals import PQ_CENTROIDS, SQ_LEVELS
+from edge.devices.faiss_codec import PQ_CENTROIDS, SQ_LEVELS
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, Codec, CodecSpec
 from edge.ivf.device import Candidates, ListScan, SearchRequest

@@ -25,7 +25,7 @@ _CLASSES = """Unless `tokenizer_class` is `PreTrainedTokenizerFast` or `Tokenize
 
 def page() -> str:
     """The whole page."""
-    from edge.models import keys
+    from edge.models import family as keys
     from edge.models.architectures import FAMILIES
 
     run = len(FAMILIES.keys() - {"jina_bert", "new"})  # the code of these two is not in transformers

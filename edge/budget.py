@@ -2,14 +2,14 @@
 
 Every large allocation is made under a `Lease`. If a reservation does not fit, the ledger calls the caches' shrinkers,
 the cheapest first, and then refuses it. Allocations that cannot be computed beforehand are charged by the growth of the
-process. `OperationPlan` adds up the stages of an operation."""
+process; `Compiling` does so for kernels. `OperationPlan` adds up the stages of an operation."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import SupportsIndex, TypeVar
@@ -433,3 +433,28 @@ class OperationPlan:
             libraries.update(stage.libraries)
             most = max(most, (kept + import_nbytes(libraries) + stage.own, stage.name))
         return most
+
+
+class Compiling:
+    """Kernels are compiled at their first use. What that takes cannot be computed, so it is measured."""
+
+    def __init__(self, host: MemoryBudget, owner: str) -> None:
+        self._host = host
+        self._owner = owner
+        self._known: set[Hashable] = set()
+        self._leases: list[Lease] = []
+
+    @contextmanager
+    def __call__(self, kernels: Hashable) -> Iterator[None]:
+        """Is held while kernels run that may be compiled first."""
+        if kernels in self._known:
+            yield
+            return
+        self._known.add(kernels)
+        with self._host.charge(self._owner) as lease:
+            self._leases.append(lease)
+            yield
+
+    def close(self) -> None:
+        for lease in self._leases:
+            lease.release()

@@ -12,8 +12,7 @@ import numpy as np
 from edge.errors import ModelError
 from edge.models import bert, rotary
 from edge.models.checkpoint import Checkpoint, Floats, read_any_json, read_json
-from edge.models.family import Config, Family
-from edge.models.keys import DENSE, MODULE, NORMALIZE, POOLING, SENTENCES, TRANSFORMER
+from edge.models.family import DENSE, MODULE, NORMALIZE, POOLING, SENTENCES, TRANSFORMER, Config, Family
 from edge.models.spec import HeadKind, HeadSpec
 
 FAMILIES: dict[str, Family] = {

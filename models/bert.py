@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from edge.errors import ModelError
-from edge.models.family import Config, Family, activation, number, whole
-from edge.models.keys import OFF, SHAPE, Keys, words
+from edge.models.family import OFF, SHAPE, Config, Family, Keys, activation, number, whole, words
 from edge.models.rotary import rope_theta
 from edge.models.spec import Activation, Architecture, HeadSpec, LayerSpec, ModelSpec, Precision
 

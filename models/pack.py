@@ -26,8 +26,7 @@ from edge.models.architectures import (
     token_limit,
 )
 from edge.models.checkpoint import Checkpoint, Floats, WeightSource, read_json, wanted
-from edge.models.family import Family, part_rows
-from edge.models.keys import check_tokenizer
+from edge.models.family import Family, check_tokenizer, part_rows
 from edge.models.manifest import DATA, TOKENIZER, PackManifest, Staging, file_sha256
 from edge.models.packed import (
     EMBEDDING_SCALE,

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from edge.errors import ModelError
-from edge.models.family import Config, Family, activation, number, whole
-from edge.models.keys import OFF, SHAPE, Keys, words
+from edge.models.family import OFF, SHAPE, Config, Family, Keys, activation, number, whole, words
 from edge.models.spec import Architecture, HeadSpec, LayerSpec, ModelSpec, Precision
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"

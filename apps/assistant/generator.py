@@ -1,4 +1,5 @@
-"""The assistant's generator: a language model that reuses KV states, or a picker of the documents' sentences."""
+"""The assistant's generator: a language model that reuses KV states, or a picker of the documents' sentences.
+`open_generator` opens one from one word that gives its kind and place."""
 
 from __future__ import annotations
 
@@ -8,23 +9,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
+from pathlib import Path
 
 from edge.apps.assistant.answer import CLOSEST
 from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.reading import PassageReader
 from edge.apps.collection.collection import Collection
 from edge.apps.verbs.requests import AskOptions
-from edge.budget import MemoryBudget
+from edge.budget import MemoryBudget, OperationStage
 from edge.config import Config
-from edge.errors import BudgetExceeded
+from edge.errors import BudgetExceeded, ConfigError, EdgeError
 from edge.kv_cache.backend import LearnedCosts
 from edge.kv_cache.store import STATES, KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
+from edge.models.gguf_file import GGUFFile
+from edge.models.registry import find_generator
 from edge.runtimes.generation.base import Document, Generator, Message, Piece, Sampling
 from edge.runtimes.generation.chat_template import USUAL_NBYTES
-from edge.runtimes.generation.extractive import ExtractiveGenerator
+from edge.runtimes.generation.extractive import ExtractiveGenerator, Score
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
-from edge.runtimes.generation.opening import generator_stages, open_generator
+from edge.runtimes.generation.llama_memory import GpuLayers, least_nbytes
 from edge.scheduling.background import Background
 from edge.trace import Trace
 
@@ -142,3 +146,53 @@ class QuotingGenerator(ExtractiveGenerator):
 
 _MOST = 20
 """The most units of one answer: those around the best one of the nearest passage."""
+
+
+def open_generator(
+    spec: str | Path,
+    budget: MemoryBudget,
+    config: Config,
+    *,
+    score: Score | None = None,
+    serving: bool = False,
+    trace: Trace | None = None,
+) -> Generator:
+    """Opens a generator in `budget`: a GGUF file or known name, an `http://` or `https://` address (`#model` at its end
+    if the server has several), or `extractive` (also if empty), for which `score` judges sentences. `serving`: several
+    people ask it."""
+    text = str(spec)
+    if text in ("", ExtractiveGenerator.name):
+        if score is None:
+            raise ConfigError("extractive answers need something that scores sentences, such as a reranker")
+        return ExtractiveGenerator(score)
+    if text.startswith(("http://", "https://")):
+        from edge.runtimes.generation.openai_http import DEFAULT_CONTEXT, OpenAIGenerator
+
+        url, _, model = text.partition("#")
+        return OpenAIGenerator(
+            url, model=model, key=config.llm_key, remote=config.llm_remote, context=config.context or DEFAULT_CONTEXT
+        )
+    return LlamaGenerator(
+        find_generator(spec, config.models_dir or None),
+        budget,
+        cache=config.scratch_path,
+        context=config.context,
+        threads=config.llm_threads or config.threads,
+        answers=config.answers,
+        shared=None if serving and config.generation == "auto" else config.generation == "shared",
+        gpu_layers=GpuLayers(config.gpu_layers, config.opened_device),
+        trace=trace,
+    )
+
+
+def generator_stages(spec: str | os.PathLike[str], config: Config) -> tuple[OperationStage, ...]:
+    """The memory that a generator in this process needs. A missing or damaged file is reported when it is opened."""
+    text = os.fspath(spec)
+    if text in ("", ExtractiveGenerator.name) or text.startswith(("http://", "https://")):
+        return ()
+    try:
+        file = GGUFFile.open(find_generator(text, config.models_dir or None))
+    except EdgeError:
+        return ()
+    needed = least_nbytes(file, config.context) + USUAL_NBYTES
+    return (OperationStage(f"the language model {file.path.name}", own=needed, libraries=("llama_cpp",)),)

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.budget import Lease, MemoryBudget
-from edge.devices.compiling import Compiling
+from edge.budget import Compiling, Lease, MemoryBudget
 from edge.devices.cpu import MeasuredScan
 from edge.devices.cuda.card import Card, Pinned, Streams, UploadBuffers, close_card, open_card
-from edge.devices.intervals import PQ_CENTROIDS, Prepared, offer, prepared
+from edge.devices.faiss_codec import PQ_CENTROIDS, Prepared, offer, prepared
 from edge.ivf.base import Bytes, CodecSpec
 from edge.ivf.device import Candidates, Event, ListScan, SearchRequest
 from edge.link import Lane

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge.budget import MemoryBudget
+from edge.devices.cpu import LimitedDevice
 from edge.devices.faiss_codec import turn_of
 from edge.devices.fpga.shape import (
     ADDRESS,
@@ -28,7 +29,6 @@ from edge.devices.fpga.shape import (
     levels,
     refusal,
 )
-from edge.devices.limited import LimitedDevice
 from edge.devices.searchers import queue_length
 from edge.errors import CapabilityError, ConfigError, RangeError
 from edge.ivf.base import Bytes, CodecSpec, Vectors

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 
-from edge.budget import Lease, MemoryBudget
+from edge.budget import Compiling, Lease, MemoryBudget
 from edge.config import format_size, parse_size
-from edge.devices.compiling import Compiling
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, DeviceLost, StorageError
 from edge.files.named_file import make_folder
 

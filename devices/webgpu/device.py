@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from edge.budget import Lease, MemoryBudget
 from edge.devices.cpu import MeasuredScan
-from edge.devices.intervals import offer, prepared
+from edge.devices.faiss_codec import offer, prepared
 from edge.devices.webgpu.card import ListBuffer, SharedGpu, Slab, Slabs
 from edge.errors import CapabilityError
 from edge.ivf.base import Bytes, CodecSpec, Vectors

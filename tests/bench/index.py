@@ -26,7 +26,7 @@ from bench.vectors import recall as recall_of
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.config import format_size, parse_size
-from edge.devices.limited import LimitedDevice
+from edge.devices.cpu import LimitedDevice
 from edge.ivf.index import IndexOptions, VectorIndex
 from edge.ivf.plan import choose_nprobe
 from edge.trace import Trace

@@ -28,7 +28,7 @@ from bench.vectors import NEIGHBOURS, VectorSet
 from bench.vectors import recall as recall_of
 from edge.budget import MemoryBudget
 from edge.config import parse_size
-from edge.devices.limited import LimitedDevice
+from edge.devices.cpu import LimitedDevice
 from edge.errors import CapabilityError, EdgeError
 from edge.ivf.plan import probe
 from edge.ivf.scan import exact_scores

@@ -19,10 +19,9 @@ import shelf_device
 from shelf_device import ShelfDevice
 
 from edge.budget import MemoryBudget
-from edge.devices.cpu import CpuDevice
+from edge.devices.cpu import CpuDevice, LimitedDevice
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.fpga.device import FpgaDevice
-from edge.devices.limited import LimitedDevice
 from edge.devices.metal import MetalDevice
 from edge.devices.remote import RemoteDevice
 from edge.devices.searchers import SearchersDevice

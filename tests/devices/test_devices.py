@@ -12,8 +12,7 @@ import pytest
 from naive.lists import trained
 
 from edge.budget import MemoryBudget
-from edge.devices.cpu import CpuDevice, MeasuredScan
-from edge.devices.limited import LimitedDevice
+from edge.devices.cpu import CpuDevice, LimitedDevice, MeasuredScan
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError
 from edge.ivf.device import (
     GROUP,

@@ -14,8 +14,8 @@ from naive.beside import DIM, Both
 from naive.lists import clustered
 
 from edge.budget import MemoryBudget
+from edge.devices.cpu import LimitedDevice
 from edge.devices.cuda.device import CudaDevice
-from edge.devices.limited import LimitedDevice
 from edge.devices.remote import RemoteDevice
 from edge.devices.searchers import SearchersDevice
 from edge.errors import BudgetExceeded, CapabilityError, DeviceLost

@@ -14,8 +14,7 @@ from naive.beside import DIM, Both
 from naive.lists import trained
 
 from edge.budget import MemoryBudget
-from edge.devices.cpu import CpuDevice
-from edge.devices.limited import LimitedDevice
+from edge.devices.cpu import CpuDevice, LimitedDevice
 from edge.devices.remote import RemoteDevice
 from edge.devices.searchers import SearchersDevice, queue_length, share_of_queue
 from edge.errors import CapabilityError, DeviceLost, PartLost, RangeError

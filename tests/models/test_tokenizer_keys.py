@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge.errors import ModelError
-from edge.models.keys import TOKENIZER
+from edge.models.family import TOKENIZER
 from edge.models.pack import pack
 from edge.models.tokenizer import PairTokenizer
 

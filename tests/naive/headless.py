@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from edge.apps.cluster import calling
-from edge.apps.cluster.intake import index
+from edge.apps.cluster.command import index
 from edge.config import Config
 from naive.program import config_of
 from naive.spread import SMALL, Small, invented, nodes

@@ -9,8 +9,7 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.cache.cached_block import DecayedHotness
-from edge.devices.cpu import CpuDevice
-from edge.devices.limited import LimitedDevice
+from edge.devices.cpu import CpuDevice, LimitedDevice
 from edge.ivf.base import Found, Vectors
 from edge.ivf.search import IndexSearcher
 from edge.link import Lane

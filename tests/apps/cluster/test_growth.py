@@ -18,7 +18,7 @@ from naive.spread import QUERIES, Small, invented, told
 
 from edge.apps.cluster.calling import Assignment, ShardDocument
 from edge.apps.cluster.catalogue import Replica, home
-from edge.apps.cluster.intake import index
+from edge.apps.cluster.command import index
 from edge.apps.cluster.places import LocalPlaces
 from edge.apps.cluster.shard import put, stored
 from edge.apps.collection.catalog import Catalog

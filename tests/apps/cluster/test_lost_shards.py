@@ -14,7 +14,7 @@ from naive.spread import QUERIES, Small, invented, told
 from edge.apps.cluster import calling
 from edge.apps.cluster.calling import Figures, ShardLost, answered, asked
 from edge.apps.cluster.catalogue import Replica
-from edge.apps.cluster.intake import index
+from edge.apps.cluster.command import index
 from edge.apps.cluster.places import LocalPlaces
 from edge.apps.collection.filters import NoSuchType
 from edge.apps.store.lexical import Statistics

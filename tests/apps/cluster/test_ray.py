@@ -18,7 +18,7 @@ from naive.headless import started
 from naive.spread import QUERIES, Small, invented, told
 from naive.spread import nodes as start_nodes
 
-from edge.apps.cluster.intake import index
+from edge.apps.cluster.command import index
 from edge.apps.cluster.places import OBJECT_STORE_NBYTES, RayPlaces
 from edge.config import Config
 

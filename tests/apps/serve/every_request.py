@@ -17,7 +17,7 @@ from naive.program import config_of
 
 from edge.apps.cluster.catalogue import Replica
 from edge.apps.cluster.cluster import Cluster
-from edge.apps.cluster.intake import index
+from edge.apps.cluster.command import index
 from edge.apps.cluster.places import LocalPlaces
 from edge.apps.collection.collection import Collection
 from edge.apps.serve import own

@@ -1,4 +1,4 @@
-"""`open_generator`: one word says which."""
+"""`open_generator`: one word says which generator is opened."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge.apps.assistant.generator import open_generator
 from edge.budget import MemoryBudget
 from edge.config import Config
 from edge.errors import ConfigError, ModelError
 from edge.runtimes.generation.base import Piece, Stopping
 from edge.runtimes.generation.extractive import ExtractiveGenerator
-from edge.runtimes.generation.opening import open_generator
 from edge.text.control_characters import CONTROL
 
 
