@@ -16,7 +16,7 @@ from naive.waiting import until
 
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
-from edge.devices.limited import LimitedDevice
+from edge.devices.cpu import LimitedDevice
 from edge.errors import CorruptBlock
 from edge.ivf.base import Found, Vectors
 from edge.ivf.device import Candidates, SearchRequest
