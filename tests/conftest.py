@@ -110,6 +110,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="A skipped test fails: every extra must be installed.")
+    parser.addoption("--cases", type=int, default=0, help="Cases of each attack of the campaign, instead of a few.")
+    parser.addoption("--first-case", type=int, default=1, help="The number of the first of them.")
+    parser.addoption("--seed", type=int, default=1, help="Of everything that the campaign chooses by chance.")
     parser.addoption("--ballast", type=int, default=0, help="Megabytes that each test process holds from its start.")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,28 +16,6 @@ class Case:
 
     label: str
     data: Any = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a case ended. `peak`, `limit`: anonymous memory in bytes, 0 where it was not sampled."""
-
-    held: bool
-    line: str = ""
-    peak: int = 0
-    limit: int = 0
-
-    def at(self, peak: int, limit: int) -> Outcome:
-        """The same outcome, with its memory."""
-        return replace(self, peak=peak, limit=limit)
-
-
-HELD = Outcome(True)
-
-
-def failed(line: str) -> Outcome:
-    """The outcome of a case in which a promise was broken, with the first 400 characters of the observation."""
-    return Outcome(False, " ".join(line.split())[:400])
 
 
 class Attack(ABC):
@@ -58,5 +36,5 @@ class Attack(ABC):
         """The cases, in an order that depends on `chance` alone. May be endless."""
 
     @abstractmethod
-    def attempt(self, case: Case, place: Path) -> Outcome:
-        """Runs one case. An exception counts as a failure of the case."""
+    def attempt(self, case: Case, place: Path) -> str | None:
+        """Runs one case. Returns how the promise was broken, or None. An exception counts as a failure of the case."""

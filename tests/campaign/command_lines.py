@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import runpy
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from campaign.base import HELD, Attack, Case, Outcome, failed
+from campaign.base import Attack, Case
 from campaign.program import Home
+from edge.apps.cli import edge
 
 _VALUES = (
     "", " ", "-", "--", "0", "-1", "1", "3.5", "nan", "inf", "1e309", "99999999999999999999", "auto", "true", "a b",
@@ -50,7 +52,8 @@ class CommandLines(Attack):
         os.mkfifo(work / "pipe")
         for name in _DEVICES:
             _device(work / name)
-        self.verbs = list(_verbs())
+        listed = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "commands.py"))["commands"]
+        self.verbs = [(path, verb) for path, verb in listed(edge, ()) if not isinstance(verb, click.Group)]
         self.home.edge("index", "docs")
 
     def cases(self, chance: random.Random) -> Iterator[Case]:
@@ -63,7 +66,7 @@ class CommandLines(Attack):
             alone = path[0] in _ENDLESS or chance.random() < _OWN_PROCESS
             yield Case(" ".join(words)[:200].encode("unicode_escape").decode("ascii"), (words, path[0], alone))
 
-    def attempt(self, case: Case, place: Path) -> Outcome:
+    def attempt(self, case: Case, place: Path) -> str | None:
         words, verb, alone = case.data
         if alone:
             done = self.home.edge(*words, interrupted_after=_INTERRUPTED_AFTER_S if verb in _ENDLESS else None)
@@ -76,7 +79,7 @@ class CommandLines(Attack):
                 fault = f"{done} replaced the device {name}"
                 device.unlink(missing_ok=True)
                 _device(device)
-        return HELD if fault is None else failed(fault)
+        return fault
 
 
 def _device(path: Path) -> None:
@@ -86,22 +89,6 @@ def _device(path: Path) -> None:
         os.mknod(path, 0o666 | stat.S_IFCHR, own.stat().st_rdev)
     else:
         path.symlink_to(own)
-
-
-def _verbs() -> Iterator[tuple[list[str], click.Command]]:
-    from edge.apps.cli import edge
-
-    waiting: list[tuple[list[str], click.Command]] = [([], edge)]
-    while waiting:
-        path, command = waiting.pop()
-        if isinstance(command, click.Group):
-            context = click.Context(command)
-            for name in command.list_commands(context):
-                child = command.get_command(context, name)
-                if child is not None:
-                    waiting.append(([*path, name], child))
-        else:
-            yield path, command
 
 
 def _words(command: click.Command, chance: random.Random) -> Iterator[str]:

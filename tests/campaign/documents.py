@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 import zlib
 from collections.abc import Callable
 
+from making.office_files import container
 from making.pdf import pdf_of as _pdf
 from making.pdf import stream_of as _stream
 
@@ -15,16 +14,8 @@ _TYPES = "[Content_Types].xml"
 _W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
 
 
-def _zip(parts: dict[str, bytes], *, deflated: bool = True) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED) as archive:
-        for name, data in parts.items():
-            archive.writestr(name, data)
-    return buffer.getvalue()
-
-
 def _docx(document: bytes, **more: bytes) -> bytes:
-    return _zip({_TYPES: b"<Types/>", _WORD: document, **more})
+    return container({_TYPES: b"<Types/>", _WORD: document, **more})
 
 
 def _bomb(megabytes: int, piece: bytes = b" ") -> bytes:
@@ -48,10 +39,10 @@ MADE: dict[str, Callable[[], bytes]] = {
     "bomb.docx": lambda: _docx(b"<d>" + b"a" * 300_000_000 + b"</d>"),
     "deep.docx": lambda: _docx(b"<a>" * 1_000_000),
     "wide.docx": lambda: _docx(f"<w:document {_W}><w:body>{'<w:p/>' * 2_000_000}</w:body></w:document>".encode()),
-    "names.docx": lambda: _zip({f"../../../{n}": b"x" for n in range(25_000)}),
-    "empty.docx": lambda: _zip({}),
-    "nested.epub": lambda: _zip({"META-INF/container.xml": _zip({"a": b"x" * 10**6})}),
-    "entities.epub": lambda: _zip({"META-INF/container.xml": _entities(9)}),
+    "names.docx": lambda: container({f"../../../{n}": b"x" for n in range(25_000)}),
+    "empty.docx": lambda: container({}),
+    "nested.epub": lambda: container({"META-INF/container.xml": container({"a": b"x" * 10**6})}),
+    "entities.epub": lambda: container({"META-INF/container.xml": _entities(9)}),
     "deep.html": lambda: b"<div>" * 1_000_000,
     "attributes.html": lambda: b"<p " + b" ".join(b'a%d="x"' % n for n in range(300_000)) + b">",
     "tables.html": lambda: b"<table><tr><td>" * 200_000,

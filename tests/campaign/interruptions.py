@@ -6,13 +6,29 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-from campaign.base import HELD, Attack, Case, Outcome, failed
-from campaign.operations.base import After
+from campaign.base import Attack, Case
+from campaign.operations.base import After, Operation
+from campaign.operations.collections import Backup, Compact, Index, Rebuild, Repair, Restore
+from campaign.operations.knowledge import StoreStates
+from campaign.operations.memories import MemoryAdd, MemoryLearn, MemoryRebuild, MemoryRepair
+from campaign.operations.models import Calibrate, PackByName, PackByPath, Pull
 from campaign.powerloss import LOSSES, Log
-from campaign.prepared import shared
 from campaign.shim import Doing, Shim, counted
+
+OPERATIONS: tuple[type[Operation], ...] = (
+    Backup, Compact, Index, Rebuild, Repair, Restore, StoreStates, MemoryAdd, MemoryLearn, MemoryRebuild, MemoryRepair,
+    Calibrate, PackByName, PackByPath, Pull,
+)  # fmt: skip
+
+
+@cache
+def operations(place: Path) -> dict[str, Operation]:
+    """Every operation by its name, with a home below `place`. The classes that attack them share these: to prepare them
+    takes longer than a class's few cases."""
+    return {kind.name: kind(place) for kind in OPERATIONS}
 
 
 class OnOperations(Attack):
@@ -22,7 +38,7 @@ class OnOperations(Attack):
     first = 0
 
     def prepare(self, place: Path) -> None:
-        self.place, self.operations = place, shared(place)
+        self.place, self.operations = place, operations(place.parent / "operations")
 
     def cases(self, chance: random.Random) -> Iterator[Case]:
         names = list(self.operations)
@@ -49,26 +65,22 @@ class Interrupted(OnOperations):
     """Whether reads are spoiled as well."""
 
     def of(self, name: str, chance: random.Random) -> Iterator[Case]:
-        count = self.operations[name].count(reads=self.reads)
+        count = self.operations[name].counts[self.reads]
         every = [(doing, lasting, at) for doing, lasting in self.ways for at in range(1, count + 1)]
         chance.shuffle(every)
         for doing, lasting, at in every:
             later = " and all later ones" if lasting else ""
             yield Case(f"{name}: {doing} at file operation {at} of {count}{later}", (name, doing, lasting, at))
 
-    def attempt(self, case: Case, place: Path) -> Outcome:
+    def attempt(self, case: Case, place: Path) -> str | None:
         name, doing, lasting, at = case.data
-        operation, home = self.operations[name].operation, self.operations[name].home
-        self.operations[name].snapshot.restore()
-        shim = Shim(operation.watched(home), at, doing, lasting, self.reads)
-        done = operation.run(home, **shim.environment(place / "counter"))
+        operation = self.operations[name]
+        operation.snapshot.restore()
+        shim = Shim(operation.watched(), at, doing, lasting, self.reads)
+        done = operation.run(**shim.environment(place / "counter"))
         if counted(place / "counter")[1] == 0 and done.code != 0:
-            return failed(f"nothing was spoiled, and yet {done}")
-        if problem := done.fault():
-            return failed(problem)
-        after = After(done.code == 0, done.out, case.label)
-        problem = operation.judge(home, after)
-        return HELD if problem is None else failed(problem)
+            return f"nothing was spoiled, and yet {done}"
+        return done.fault() or operation.judge(After(done.code == 0, done.out))
 
 
 class Kills(Interrupted):
@@ -104,7 +116,7 @@ class PowerLoss(OnOperations):
         own, records = self.operations[name], self.place / "log"
         own.snapshot.restore()
         log = Log.before(own.home.path)
-        own.run(Shim((own.home.path,), log=records), self.place / "counter")
+        own.undisturbed(Shim((own.home.path,), log=records), self.place / "counter")
         log.read(records)
         records.unlink()
         every = [(loss, count, chance.random()) for loss in LOSSES for count in range(1, len(log.entries) + 1)]
@@ -113,10 +125,8 @@ class PowerLoss(OnOperations):
             label = f"{name}: power out after entry {count} of {len(log.entries)}, lost: {loss}"
             yield Case(label, (name, log, loss, count, seed))
 
-    def attempt(self, case: Case, place: Path) -> Outcome:
+    def attempt(self, case: Case, place: Path) -> str | None:
         name, log, loss, count, seed = case.data
         own = self.operations[name]
         log.crash(own.snapshot.kept, count, loss, random.Random(seed))
-        after = After(count == len(log.entries), log.printed(count), case.label)
-        problem = own.operation.judge(own.home, after)
-        return HELD if problem is None else failed(problem)
+        return own.judge(After(count == len(log.entries), log.printed(count)))

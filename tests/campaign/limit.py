@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from campaign.base import HELD, Attack, Case, Outcome, failed
+from campaign.base import Attack, Case
 from campaign.program import Finished, Home
 from campaign.tasks import Task, prepare, tasks
 from edge.config import parse_size
@@ -43,7 +43,7 @@ class Limit(Attack):
                 where = f"{share:.2f} of the way to 1 GB" if share else "the smallest limit"
                 yield Case(f"{task.name} at {where}", (task, share))
 
-    def attempt(self, case: Case, place: Path) -> Outcome:
+    def attempt(self, case: Case, place: Path) -> str | None:
         task, share = case.data
         if task.before is not None:
             task.before(self.home)
@@ -51,19 +51,19 @@ class Limit(Attack):
         if task.named:
             refused = self._run(task, _TOO_LITTLE, interrupted=False)  # it ends by itself, however slow the machine is
             if problem := refused.fault(parse_size(_TOO_LITTLE)) if refused.code != 2 else None:
-                return failed(problem)
+                return problem
             if refused.named is None:
-                return failed(f"{_TOO_LITTLE} is not refused with a number: {refused}")
+                return f"{_TOO_LITTLE} is not refused with a number: {refused}"
             smallest = refused.named
         limit = int(smallest + share * (_LARGEST - smallest))
         done = self._run(task, f"{limit}B", interrupted=not task.ends)
         if problem := done.fault(limit):
-            return failed(problem)
+            return problem
         if task.named and done.code not in (0, 1) and not (done.code == 130 and not task.ends):
-            return failed(f"{limit:,} bytes, at least the {smallest:,} that were named, do not work: {done}")
+            return f"{limit:,} bytes, at least the {smallest:,} that were named, do not work: {done}"
         if _LEFT_UNDONE in done.err:
-            return failed(f"within {limit:,} bytes, at least the {smallest:,} that were named: {done.err}")
-        return HELD.at(done.peak, limit)
+            return f"within {limit:,} bytes, at least the {smallest:,} that were named: {done.err}"
+        return None
 
     def _run(self, task: Task, limit: str, *, interrupted: bool) -> Finished:
         return self.home.edge(

@@ -156,11 +156,6 @@ class Home:
         return Finished(tuple(arguments), code, *texts, 0, time.monotonic() - started, hung)
 
 
-def end_forks() -> None:
-    """Ends the process behind `Home.look`."""
-    _FORKS.close()
-
-
 def _wait(process: subprocess.Popen[bytes], patience: float) -> None:
     """Waits second by second. Where the whole campaign is suspended, one of them becomes longer, and counts as one."""
     for _ in range(round(patience) - 1):

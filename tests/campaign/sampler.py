@@ -1,4 +1,4 @@
-"""Looks at the anonymous memory of a process and its descendants from outside, every 2 ms (Linux)."""
+"""Looks at the anonymous memory of a process and its descendants from outside (Linux)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import os
 import platform
 import threading
 import time
-
-INTERVAL = 0.002
 
 _KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
 """The number of the system call that compares two processes."""
@@ -20,10 +18,14 @@ class Sampler:
     """Follows a process tree in a thread of its own: processes whose parent belongs to it, or that are of the session
     of the first one, which was started with `start_new_session=True`. A process that starts another one with `vfork`
     lends it its memory until the other program is loaded: the same bytes count once. `peak`: the largest sum of RssAnon
-    at a look, in bytes; `processes`: the most that were seen at once."""
+    at a look, in bytes; `processes`: the most that were seen at once. Looks are `interval` seconds apart, and searches
+    for new processes, which look at all of the machine, `search`."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, interval: float = 0.002, search: float = 0.0) -> None:
         self.pid = pid
+        self.interval = interval
+        self.search = search
+        self._searched = -search
         self.peak = 0
         self.processes = 0
         self._files: dict[int, int] = {}  # pid of a member: descriptor of its status
@@ -46,7 +48,9 @@ class Sampler:
 
     def look(self) -> None:
         """Looks at the tree's anonymous memory now."""
-        self._find()
+        if time.monotonic() - self._searched >= self.search:
+            self._searched = time.monotonic()
+            self._find()
         total = members = 0
         for pid in list(self._files):
             lent = self._in_lent_memory(pid)
@@ -61,7 +65,7 @@ class Sampler:
         while not self._done.is_set():
             started = time.perf_counter()
             self.look()
-            self._done.wait(max(0.0, INTERVAL - (time.perf_counter() - started)))
+            self._done.wait(max(0.0, self.interval - (time.perf_counter() - started)))
 
     def _find(self) -> None:
         present = {int(name) for name in os.listdir("/proc") if name.isdigit()}

@@ -67,12 +67,7 @@ class Shim:
         }
 
 
-def counted(counter: Path) -> tuple[int, int]:
-    """How many operations the program did, and how many of them were spoiled."""
-    done, spoiled, _ = struct.unpack("<QQQ", counter.read_bytes()[:24])
-    return done, spoiled
-
-
-def counted_reads(counter: Path) -> int:
-    """How many of the program's operations were reads."""
-    return int.from_bytes(counter.read_bytes()[16:24], "little")
+def counted(counter: Path) -> tuple[int, int, int]:
+    """How many operations the program did, how many of them were spoiled, and how many were reads."""
+    done, spoiled, reads = struct.unpack("<QQQ", counter.read_bytes()[:24])
+    return done, spoiled, reads

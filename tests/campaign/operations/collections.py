@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from campaign.operations.base import After, OnStore
-from campaign.program import Home, Snapshot
+from campaign.program import Finished, Home, Snapshot
 
 QUERIES = ("which river floods in spring", "a bridge of stone", "page 7")
 PAGE = 4096
@@ -34,17 +34,17 @@ class OnCollection(OnStore):
     place = ("--collection", "col")
     listing = ("search", QUERIES[0], "--no-rerank", "--json")
 
-    def prepare(self, home: Home) -> None:
-        home.with_tiny_models()
+    def prepare(self) -> None:
+        self.home.with_tiny_models()
         for number in range(12):
-            write(home, f"{number}.md", paragraphs(number))
-        self.must(home, "index", "docs")
-        self.change(home)
-        kept = Snapshot(home.path)
-        before = None if self.damaged else self.found(home)
-        done = home.look(*self.arguments(home))
+            write(self.home, f"{number}.md", paragraphs(number))
+        self.must("index", "docs")
+        self.change()
+        kept = Snapshot(self.home.path)
+        before = None if self.damaged else self.found()
+        done = self.home.look(*self.arguments)
         assert done.code == 0, done
-        self.right = self.found(home)
+        self.right = self.found()
         self.before = self.right if before is None else before
         kept.restore()
 
@@ -54,11 +54,11 @@ class OnCollection(OnStore):
         missing = [path for path, hits in self.before.items() if path in self.right and path not in found and hits]
         return f"{', '.join(missing)} are not found, and nothing says why" if missing else None
 
-    def found(self, home: Home) -> dict[str, list[str]]:
+    def found(self) -> dict[str, list[str]]:
         """The results of searches, by file."""
         found: dict[str, list[str]] = {}
         for query in QUERIES:
-            for row in self.must(home, "search", query, "--no-rerank", "--json", "-n", "100")["results"]:
+            for row in self.must("search", query, "--no-rerank", "--json", "-n", "100")["results"]:
                 found.setdefault(Path(row["path"]).name, []).append(f"{query}: {row['line_start']}: {row['snippet']}")
         return {path: sorted(hits) for path, hits in sorted(found.items())}
 
@@ -67,39 +67,33 @@ class Index(OnCollection):
     """Files that are new, changed and gone."""
 
     name = "index"
+    arguments = ("index", "--collection", "col")
 
-    def change(self, home: Home) -> None:
+    def change(self) -> None:
         for number in range(12, 15):
-            write(home, f"{number}.md", paragraphs(number))
-        write(home, "3.md", paragraphs(33))
-        (home.work / "docs" / "5.md").unlink()
-
-    def arguments(self, home: Home) -> list[str]:
-        return ["index", "--collection", "col"]
+            write(self.home, f"{number}.md", paragraphs(number))
+        write(self.home, "3.md", paragraphs(33))
+        (self.home.work / "docs" / "5.md").unlink()
 
 
 class Rebuild(OnCollection):
     """All vectors again, of files that have not changed; `edge index` goes on with it."""
 
     name = "rebuild"
+    arguments = ("index", "--rebuild", "--collection", "col")
 
-    def arguments(self, home: Home) -> list[str]:
-        return ["index", "--rebuild", "--collection", "col"]
-
-    def again(self, home: Home):  # type: ignore[no-untyped-def]
-        return home.look("index", "--collection", "col")
+    def again(self) -> Finished:
+        return self.home.look("index", "--collection", "col")
 
 
 class Compact(OnCollection):
     """Giving space back, after files were removed."""
 
     name = "compact"
+    arguments = ("compact", "--collection", "col")
 
-    def change(self, home: Home) -> None:
-        self.must(home, "remove", "docs/2.md", "docs/4.md")
-
-    def arguments(self, home: Home) -> list[str]:
-        return ["compact", "--collection", "col"]
+    def change(self) -> None:
+        self.must("remove", "docs/2.md", "docs/4.md")
 
 
 class Repair(OnCollection):
@@ -107,57 +101,51 @@ class Repair(OnCollection):
 
     name = "repair"
     damaged = True
+    arguments = ("repair", "--collection", "col")
 
-    def change(self, home: Home) -> None:
-        self.must(home, "compact")
-        path = home.work / "col" / "edge.db"
+    def change(self) -> None:
+        self.must("compact")
+        path = self.home.work / "col" / "edge.db"
         data = bytearray(path.read_bytes())
         data[8 * PAGE + 100] ^= 1
         data[PAGE * (len(data) // PAGE // 2) + 9] ^= 1
         path.write_bytes(data)
         for name in ("edge.db-wal", "edge.db-shm"):
-            (home.work / "col" / name).unlink(missing_ok=True)
-        for path in (home.work / "col" / "segments").glob("*"):
+            (self.home.work / "col" / name).unlink(missing_ok=True)
+        for path in (self.home.work / "col" / "segments").glob("*"):
             if path.stat().st_size > PAGE:
                 data = bytearray(path.read_bytes())
                 data[len(data) // 2] ^= 1
                 path.write_bytes(data)
-
-    def arguments(self, home: Home) -> list[str]:
-        return ["repair", "--collection", "col"]
 
 
 class Restore(OnCollection):
     """A backup of another moment, over a collection."""
 
     name = "restore"
+    arguments = ("restore", "saved", "--force", "--collection", "col")
 
-    def change(self, home: Home) -> None:
-        self.must(home, "backup", "saved")
-        self.must(home, "remove", "docs/2.md")
-
-    def arguments(self, home: Home) -> list[str]:
-        return ["restore", "saved", "--force", "--collection", "col"]
+    def change(self) -> None:
+        self.must("backup", "saved")
+        self.must("remove", "docs/2.md")
 
 
 class Backup(OnCollection):
     """A copy; either it is whole, or it is not there."""
 
     name = "backup"
+    arguments = ("backup", "saved/new", "--collection", "col")
 
-    def arguments(self, home: Home) -> list[str]:
-        return ["backup", "saved/new", "--collection", "col"]
+    def watched(self) -> tuple[Path, ...]:
+        return (self.home.work / "saved", self.home.work / "col")
 
-    def watched(self, home: Home) -> tuple[Path, ...]:
-        return (home.work / "saved", home.work / "col")
-
-    def judge(self, home: Home, after: After) -> str | None:
-        saved = home.work / "saved" / "new"
+    def judge(self, after: After) -> str | None:
+        saved = self.home.work / "saved" / "new"
         if after.acknowledged and not saved.exists():
             return "the command succeeded, and there is no backup"
         if saved.exists():
-            done = home.look("restore", "saved/new", "--collection", "col2")
+            done = self.home.look("restore", "saved/new", "--collection", "col2")
             if done.code != 0:
                 return f"a backup that is there cannot be restored: {done}"
             shutil.rmtree(saved)
-        return super().judge(home, After(False, after.printed, after.attack))
+        return super().judge(After(False, after.printed))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from campaign import kv_writer
 from campaign.operations.base import After, Operation
-from campaign.program import Home
 
 
 def states(folder: Path) -> tuple[dict[int, bytes], str | None]:
@@ -39,20 +38,19 @@ class StoreStates(Operation):
     name = "KV states"
     command = (sys.executable, kv_writer.__file__)
 
-    def prepare(self, home: Home) -> None:
-        self.folder(home).mkdir()
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.folder = self.home.path / "states"
+        self.arguments = (str(self.folder),)
 
-    def folder(self, home: Home) -> Path:
-        return home.path / "states"
+    def prepare(self) -> None:
+        self.folder.mkdir()
 
-    def arguments(self, home: Home) -> list[str]:
-        return [str(self.folder(home))]
+    def watched(self) -> tuple[Path, ...]:
+        return (self.folder,)
 
-    def watched(self, home: Home) -> tuple[Path, ...]:
-        return (self.folder(home),)
-
-    def judge(self, home: Home, after: After) -> str | None:
-        found, problem = states(self.folder(home))
+    def judge(self, after: After) -> str | None:
+        found, problem = states(self.folder)
         if problem is not None:
             return problem
         said = [line.split() for line in after.printed.splitlines()]
@@ -60,10 +58,10 @@ class StoreStates(Operation):
         kept -= {int(number) for verb, number in said if verb == "removing"}
         if missing := kept - found.keys():
             return f"states {sorted(missing)} were kept and are gone"
-        again = self.again(home)
-        found, problem = states(self.folder(home))
+        again = self.again()
+        found, problem = states(self.folder)
         whole = set(range(kv_writer.STATES)) - set(kv_writer.REMOVED)
         if again.code != 0 or problem is not None or found.keys() != whole:
             return f"repeated: {again}; {problem}; there are {sorted(found)}"
-        left = [path.name for path in self.folder(home).rglob("*") if path.is_file() and path.suffix != ".kv"]
+        left = [path.name for path in self.folder.rglob("*") if path.is_file() and path.suffix != ".kv"]
         return f"repeated, it leaves {', '.join(left)} behind" if left else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from campaign.operations.base import After, OnStore
-from campaign.program import Home
 
 PAGE = 4096
 NEW = "Ada keeps her bicycle in the cellar"
@@ -18,29 +17,27 @@ class OnMemory(OnStore):
     place = ("--path", "mem")
     listing = ("list", "-n", "100", "--json")
 
-    def prepare(self, home: Home) -> None:
-        home.with_tiny_models()
+    def prepare(self) -> None:
+        self.home.with_tiny_models()
         for start in (0, 5):
             texts = [
                 f"Fact {n}: the river flooded in {1900 + n}. " + "It is long. " * 80 * n
                 for n in range(start, start + 5)
             ]
-            self.must(home, "add", *texts)
-        self.old = self.found(home)
-        self.change(home)
+            self.must("add", *texts)
+        self.old = self.found()
+        self.change()
 
     def wrong(self, after: After, found: set[str]) -> str | None:
         return None if self.old <= found else f"{len(self.old - found)} memories are gone"
 
-    def found(self, home: Home) -> set[str]:
-        return {row["memory"] for row in self.must(home, *self.listing)["results"]}
+    def found(self) -> set[str]:
+        return {row["memory"] for row in self.must(*self.listing)["results"]}
 
 
 class MemoryAdd(OnMemory):
     name = "memory add"
-
-    def arguments(self, home: Home) -> list[str]:
-        return ["memory", "add", NEW, "--path", "mem"]
+    arguments = ("memory", "add", NEW, "--path", "mem")
 
     def wrong(self, after: After, found: set[str]) -> str | None:
         if after.acknowledged and NEW not in found:
@@ -53,21 +50,18 @@ class MemoryLearn(OnMemory):
     """A transcript of several transactions."""
 
     name = "memory learn"
+    arguments = ("memory", "learn", "session.jsonl", "--path", "mem")
 
-    def change(self, home: Home) -> None:
-        self.home = home
+    def change(self) -> None:
         self.turns = [f"turn {n}: " + f"slate {n} tile " * 300 for n in range(80)]
-        with (home.work / "session.jsonl").open("w", encoding="utf-8") as file:
+        with (self.home.work / "session.jsonl").open("w", encoding="utf-8") as file:
             for number, text in enumerate(self.turns):
                 message = {"role": ("user", "assistant")[number % 2], "content": text}
                 entry = {"type": message["role"], "message": message, "uuid": f"u{number}", "sessionId": "s"}
                 file.write(json.dumps(entry) + "\n")
 
-    def arguments(self, home: Home) -> list[str]:
-        return ["memory", "learn", "session.jsonl", "--path", "mem"]
-
     def wrong(self, after: After, found: set[str]) -> str | None:
-        count = self.must(self.home, "status", "--json")["memories"]
+        count = self.must("status", "--json")["memories"]
         if count != len(found):
             return f"of {count} memories {count - len(found)} are there twice"
         if after.acknowledged and not set(self.turns) <= found:
@@ -78,9 +72,7 @@ class MemoryLearn(OnMemory):
 
 class MemoryRebuild(OnMemory):
     name = "memory rebuild"
-
-    def arguments(self, home: Home) -> list[str]:
-        return ["memory", "rebuild", "--path", "mem"]
+    arguments = ("memory", "rebuild", "--path", "mem")
 
 
 class MemoryRepair(OnMemory):
@@ -88,17 +80,15 @@ class MemoryRepair(OnMemory):
 
     name = "memory repair"
     damaged = True
+    arguments = ("memory", "repair", "--path", "mem")
 
-    def change(self, home: Home) -> None:
+    def change(self) -> None:
         from apsw import Connection
 
-        path = home.work / "mem" / "memory.db"
+        path = self.home.work / "mem" / "memory.db"
         db = Connection(str(path))
         (root,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'memories_scope'").fetchall()[0]
         db.close()
         data = bytearray(path.read_bytes())
         data[(root - 1) * PAGE + 3000] ^= 1
         path.write_bytes(data)
-
-    def arguments(self, home: Home) -> list[str]:
-        return ["memory", "repair", "--path", "mem"]

@@ -7,23 +7,11 @@ import shutil
 from pathlib import Path
 
 from campaign.operations.base import After, Operation
-from campaign.program import Finished, Home
+from campaign.program import Home
 
 SHAPE = "tiny-bert"
 MODEL = ("edge.json", "model.safetensors", "tokenizer.json")
 WORDS = ("mill", "bridge", "boat", "Hamlet", "näive ☃", "ice", "bread", "time", "cell", "flood", "blue", "sugar")
-
-
-def write_texts(home: Home) -> None:
-    """Puts queries to calibrate on where commands run."""
-    texts = [f"the {word} of {1800 + 7 * n} beside the river{', and more' * (n % 3)}" for n, word in enumerate(WORDS)]
-    queries = [json.dumps({"query": f"which {word}", "docs": texts * 2}) for word in WORDS]
-    (home.work / "queries").write_text("\n".join(queries), encoding="utf-8")
-
-
-def calibrate(home: Home, model: str, k: int = 2) -> Finished:
-    """Calibrates a model for `k` results, with a lens."""
-    return home.look("models", "calibrate", model, "--queries", "queries", "-k", str(k), "--target", "0.5")
 
 
 def show(home: Home, model: str) -> tuple[str | None, str | None]:
@@ -38,60 +26,50 @@ def show(home: Home, model: str) -> tuple[str | None, str | None]:
 
 
 class PackByPath(Operation):
-    """`edge models pack` over an older pack; the model is addressed by its path."""
+    """`edge models pack` over an older pack; the model is addressed by its path, seen from where commands run."""
 
     name = "models pack, by path"
+    folder = target = "../packs/own"
     named = "own"
     """What the newer model is called."""
 
-    def target(self, home: Home) -> str:
-        return str(home.path / "packs" / "own")
+    arguments = ("models", "pack", "../checkpoint-1", folder, "--name", "own")
 
-    def prepare(self, home: Home) -> None:
+    def prepare(self) -> None:
         from making.synth import synth_checkpoint
 
         from edge.models.pack import pack
 
-        for seed in (0, 1):
-            synth_checkpoint(SHAPE, home.path / f"checkpoint-{seed}", seed)
-        folder = self.folder(home)
+        folder = self.home.work / self.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        pack(home.path / "checkpoint-1", folder, name=self.named).close()
-        self.new = self.known(home)
-        shutil.rmtree(folder)
-        pack(home.path / "checkpoint-0", folder, name="own").close()
-        self.old = self.known(home)
+        found = []
+        for seed, name in ((1, self.named), (0, "own")):
+            checkpoint = synth_checkpoint(SHAPE, self.home.path / f"checkpoint-{seed}", seed)
+            shutil.rmtree(folder, ignore_errors=True)
+            pack(checkpoint, folder, name=name).close()
+            found.append(show(self.home, self.target)[0])
+        self.new, self.old = found
+        assert None not in found
         assert self.old != self.new
 
-    def folder(self, home: Home) -> Path:
-        return home.path / "packs" / "own"
+    def watched(self) -> tuple[Path, ...]:
+        return ((self.home.work / self.folder).parent,)
 
-    def known(self, home: Home) -> str:
-        state, problem = show(home, self.target(home))
-        assert state is not None, problem
-        return state
-
-    def arguments(self, home: Home) -> list[str]:
-        return ["models", "pack", str(home.path / "checkpoint-1"), str(self.folder(home)), "--name", "own"]
-
-    def watched(self, home: Home) -> tuple[Path, ...]:
-        return (self.folder(home).parent,)
-
-    def judge(self, home: Home, after: After) -> str | None:
-        state, problem = show(home, self.target(home))
+    def judge(self, after: After) -> str | None:
+        state, problem = show(self.home, self.target)
         if state is None:
             return problem
         if after.acknowledged and state != self.new:
             return "the command succeeded, and the older model is there"
         if state not in (self.old, self.new):
             return "the model is neither the older nor the newer one"
-        again = self.again(home)
+        again = self.again()
         if again.code != 0:
             return f"repeated: {again}"
-        state, problem = show(home, self.target(home))
+        state, problem = show(self.home, self.target)
         if state != self.new:
             return f"repeated, it is not the newer model: {problem}"
-        left = [path.name for path in self.folder(home).parent.iterdir() if path.name != "own"]
+        left = [path.name for path in self.watched()[0].iterdir() if path.name != "own"]
         return f"repeated, it leaves {', '.join(left)} behind" if left else None
 
 
@@ -99,12 +77,8 @@ class PackByName(PackByPath):
     """The same; the model is addressed by its name."""
 
     name = "models pack, by name"
-
-    def target(self, home: Home) -> str:
-        return "own"
-
-    def folder(self, home: Home) -> Path:
-        return home.models / "own"
+    folder, target = "../models/own", "own"
+    arguments = ("models", "pack", "../checkpoint-1", folder, "--name", "own")
 
 
 class Pull(PackByPath):
@@ -112,41 +86,41 @@ class Pull(PackByPath):
 
     name = "models pull"
     named = "checkpoint-1"
-
-    def arguments(self, home: Home) -> list[str]:
-        return ["models", "pull", str(home.path / "checkpoint-1"), "--dest", str(self.folder(home))]
+    arguments = ("models", "pull", "../checkpoint-1", "--dest", PackByPath.folder)
 
 
 class Calibrate(Operation):
-    """`edge models calibrate` over an older calibration."""
+    """`edge models calibrate` over an older calibration, for other numbers of results."""
 
     name = "models calibrate"
+    arguments = ("models", "calibrate", "tiny", "--queries", "queries", "--target", "0.5", "-k", "3")
 
-    def prepare(self, home: Home) -> None:
-        home.with_tiny_models()
-        write_texts(home)
-        assert calibrate(home, "tiny", k=2).code == 0
-        self.old, problem = show(home, "tiny")
+    def prepare(self) -> None:
+        self.home.with_tiny_models()
+        texts = [
+            f"the {word} of {1800 + 7 * n} beside the river{', and more' * (n % 3)}" for n, word in enumerate(WORDS)
+        ]
+        queries = [json.dumps({"query": f"which {word}", "docs": texts * 2}) for word in WORDS]
+        (self.home.work / "queries").write_text("\n".join(queries), encoding="utf-8")
+        assert self.home.look(*self.arguments[:-1], "2").code == 0
+        self.old, problem = show(self.home, "tiny")
         assert problem is None
         assert self._results(self.old) == {2}
 
-    def arguments(self, home: Home) -> list[str]:
-        return ["models", "calibrate", "tiny", "--queries", "queries", "-k", "3", "--target", "0.5"]
+    def watched(self) -> tuple[Path, ...]:
+        return (self.home.models,)
 
-    def watched(self, home: Home) -> tuple[Path, ...]:
-        return (home.models,)
-
-    def judge(self, home: Home, after: After) -> str | None:
-        state, problem = show(home, "tiny")
+    def judge(self, after: After) -> str | None:
+        state, problem = show(self.home, "tiny")
         if problem is not None:
             return problem
         if self._results(state) != {3} and (after.acknowledged or state != self.old):
             return "the calibration is neither the older nor the newer one"
-        again = self.again(home)
-        state, problem = show(home, "tiny")
+        again = self.again()
+        state, problem = show(self.home, "tiny")
         if again.code != 0 or problem is not None or self._results(state) != {3}:
             return f"repeated: {again}; {problem}"
-        left = {path.name for path in (home.models / "tiny").iterdir()} - {*MODEL, "calibration.json"}
+        left = {path.name for path in (self.home.models / "tiny").iterdir()} - {*MODEL, "calibration.json"}
         return f"repeated, it leaves {', '.join(sorted(left))} behind" if left else None
 
     def _results(self, state: str | None) -> set[int]:
