@@ -7,12 +7,11 @@ files and tables are about as large as those of real tokenizers.
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from edge.models.clipping import QWEN_PATTERN
 
@@ -58,28 +57,12 @@ def wordpiece(path: Path, size: int) -> None:
     _fill(vocab, _FOREIGN[: size // 20], size)
     _fill(vocab, COMMON, size)
     _fill(vocab, (form for piece in _pieces() for form in (piece, f"##{piece}")), size)
-    cls, sep = ("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])
-    _save(
-        path,
-        added=[(token, vocab[token]) for token in special],
-        normalizer={
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": True,
-        },
-        pre_tokenizer={"type": "BertPreTokenizer"},
-        post_processor=_template([cls, "A", sep], [cls, "A", sep, "B", sep], second_type=1),
-        decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
-        model={
-            "type": "WordPiece",
-            "unk_token": "[UNK]",
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": vocab,
-        },
-    )
+    tokenizer = _tokenizer(models.WordPiece(vocab, unk_token="[UNK]"), special)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    _template(tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", "[CLS]", "[SEP]")
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.save(str(path), pretty=False)
 
 
 def unigram(path: Path, size: int) -> None:
@@ -99,26 +82,20 @@ def unigram(path: Path, size: int) -> None:
     vocab = list(scores.items())[: size - 1]
     vocab += [(f"<unused{n}>", -20.0) for n in range(size - 1 - len(vocab))]
     vocab.append(("<mask>", 0.0))
-    special = [("<s>", 0), ("<pad>", 1), ("</s>", 2), ("<unk>", 3), ("<mask>", size - 1)]
-    start, end = special[0], special[2]
-    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-    _save(
-        path,
-        added=special,
-        normalizer={"type": "NFKC"},
-        pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
-        post_processor=_template([start, "A", end], [start, "A", end, end, "B", end], second_type=0),
-        decoder=metaspace,
-        model={"type": "Unigram", "unk_id": 3, "byte_fallback": False, "vocab": vocab},
-    )
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer = _tokenizer(models.Unigram(vocab, unk_id=3, byte_fallback=False), special)
+    tokenizer.normalizer = normalizers.NFKC()
+    metaspace = pre_tokenizers.Metaspace()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
+    _template(tokenizer, "<s> $A </s>", "<s> $A </s> </s> $B </s>", "<s>", "</s>")
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.save(str(path), pretty=False)
 
 
 def byte_bpe(path: Path, size: int, *, append_end: bool) -> None:
     """Writes a Qwen3 tokenizer of `size` tokens. The special tokens come last. With `append_end` it appends
     `<|endoftext|>` to every text, as that of Qwen3-Embedding does."""
-    from tokenizers.pre_tokenizers import ByteLevel
-
-    vocab = {char: n for n, char in enumerate(sorted(ByteLevel.alphabet()))}
+    vocab = {char: n for n, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     merges: list[tuple[str, str]] = []
     for left, right in _merges():
         if len(vocab) + len(QWEN_SPECIAL) >= size:
@@ -126,22 +103,19 @@ def byte_bpe(path: Path, size: int, *, append_end: bool) -> None:
         if left + right not in vocab:
             vocab[left + right] = len(vocab)
             merges.append((left, right))
-    special = [(token, len(vocab) + n) for n, token in enumerate(QWEN_SPECIAL)]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    post_processor: dict[str, Any] = byte_level
+    tokenizer = _tokenizer(models.BPE(vocab, merges), QWEN_SPECIAL)
+    tokenizer.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(QWEN_PATTERN), "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    ending = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
     if append_end:
-        ending = _template(["A", special[0]], ["A", special[0], "B", special[0]], second_type=0)
-        post_processor = {"type": "Sequence", "processors": [byte_level, ending]}
-    split = {"type": "Split", "pattern": {"Regex": QWEN_PATTERN}, "behavior": "Isolated", "invert": False}
-    _save(
-        path,
-        added=special,
-        normalizer={"type": "NFC"},
-        pre_tokenizer={"type": "Sequence", "pretokenizers": [split, byte_level]},
-        post_processor=post_processor,
-        decoder=byte_level,
-        model={"type": "BPE", "vocab": vocab, "merges": merges},
-    )
+        end = QWEN_SPECIAL[0]
+        _template(tokenizer, f"$A {end}", f"$A {end} $B {end}", end)
+        ending = processors.Sequence([ending, tokenizer.post_processor])
+    tokenizer.post_processor = ending
+    tokenizer.save(str(path), pretty=False)
 
 
 def _fill(vocab: dict[str, int], tokens: Iterator[str] | list[str], size: int) -> None:
@@ -202,32 +176,12 @@ def _pronounceable(piece: str) -> bool:
     return 0 < vowels < len(piece)
 
 
-def _template(single: list[Any], pair: list[Any], second_type: int) -> dict[str, Any]:
-    special: dict[str, Any] = {}
-
-    def step(item: Any, kind: int) -> dict[str, Any]:
-        if isinstance(item, str):
-            return {"Sequence": {"id": item, "type_id": kind}}
-        token, number = item
-        special[token] = {"id": token, "ids": [number], "tokens": [token]}
-        return {"SpecialToken": {"id": token, "type_id": kind}}
-
-    second = pair.index("B")
-    # The separator before the second text has the type of the first text.
-    steps = [step(item, second_type if n >= second else 0) for n, item in enumerate(pair)]
-    return {
-        "type": "TemplateProcessing",
-        "single": [step(item, 0) for item in single],
-        "pair": steps,
-        "special_tokens": special,
-    }
+def _template(tokenizer: Tokenizer, single: str, pair: str, *special: str) -> None:
+    known = [(token, tokenizer.token_to_id(token)) for token in special]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)
 
 
-def _save(path: Path, *, added: list[tuple[str, int]], **parts: Any) -> None:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    tokens = [{"id": number, "content": token, **flags} for token, number in sorted(added, key=lambda item: item[1])]
-    content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, **parts}
-    with path.open("w", encoding="utf-8") as file:
-        # The JSON is written in small parts, because the whole text of a large vocabulary takes tens of megabytes.
-        for chunk in json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).iterencode(content):
-            file.write(chunk)
+def _tokenizer(model: models.Model, special: Sequence[str]) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special])
+    return tokenizer
