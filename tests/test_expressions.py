@@ -10,9 +10,12 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import sys
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from re import _compiler as compiler
 from re import _parser as parser
 from typing import Any
 
@@ -37,94 +40,50 @@ UNMATCHED = "\x00"
 
 ROOT = Path(__file__).parent.parent
 _COMPILED = re.compile(r"^(_*[A-Z][A-Z0-9_]*)(?:: [^=\n]+)? = re\.compile\b", re.MULTILINE)
-
-
-def expressions() -> Iterator[Any]:
-    """Module, name, methods and longest text of every expression. Nothing is imported before its test runs."""
-    for room in ("edge", "models", "runtimes", "devices", "apps"):
-        for path in sorted((ROOT / room).rglob("*.py")):
-            names = path.relative_to(ROOT).with_suffix("").parts
-            source = path.read_text(encoding="utf-8")
-            for name in [] if "training" in names else _COMPILED.findall(source):
-                called = re.findall(rf"\b{name}\.(\w+)\b", source)
-                methods = {each if each in ("match", "fullmatch") else "search" for each in called or ["search"]}
-                known = ".".join((*names, name))
-                module = ".".join(names if room == "edge" else ("edge", *names))
-                yield pytest.param(module, name, methods, BOUNDED.get(known, LONGEST), id=known)
-
-
 _CALLED = re.compile(r"\bre\.(?:compile|search|match|fullmatch|split|findall|finditer|sub|subn)\(")
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def inline() -> Iterator[Any]:
-    """The expressions that stand in calls inside of functions, with the flags that are named there."""
-    for room in ("edge", "models", "runtimes", "devices", "apps"):
-        for path in sorted((ROOT / room).rglob("*.py")):
-            if "training" in path.parts:
-                continue
-            source = path.read_text(encoding="utf-8")
-            if not _CALLED.search(source):
-                continue
-            within = [node for node in ast.walk(ast.parse(source)) if isinstance(node, _FUNCTION)]
-            for call in {call for function in within for call in ast.walk(function)}:
-                if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
-                    continue
-                name, pattern = call.func.attr, call.args[0] if call.args else None
-                if not (_CALLED.fullmatch(f"{ast.unparse(call.func)}(") and isinstance(pattern, ast.Constant)):
-                    continue
+def expressions() -> Iterator[Any]:
+    """Every expression, its methods and its longest text: module and name of those that modules have, which are not
+    imported before their test runs, and those that stand in calls inside of functions, with the flags named there."""
+    paths = [path for room in ("edge", "models", "runtimes", "devices", "apps") for path in (ROOT / room).rglob("*.py")]
+    for path in (path for path in sorted(paths) if "training" not in path.parts):
+        names = path.relative_to(ROOT).with_suffix("").parts
+        source = path.read_text(encoding="utf-8")
+        for name in _COMPILED.findall(source):
+            called = re.findall(rf"\b{name}\.(\w+)\b", source)
+            methods = {each if each in ("match", "fullmatch") else "search" for each in called or ["search"]}
+            known = ".".join((*names, name))
+            module = ".".join(names if names[0] == "edge" else ("edge", *names))
+            yield pytest.param((module, name), methods, BOUNDED.get(known, LONGEST), id=known)
+        if not _CALLED.search(source):
+            continue
+        within = [node for node in ast.walk(ast.parse(source)) if isinstance(node, _FUNCTION)]
+        calls = {call for function in within for call in ast.walk(function) if isinstance(call, ast.Call)}
+        for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+            pattern = call.args[0] if call.args else None
+            if _CALLED.fullmatch(f"{ast.unparse(call.func)}(") and isinstance(pattern, ast.Constant):
                 flags = sum({getattr(re, node.attr) for node in ast.walk(call) if isinstance(node, ast.Attribute)
                              and isinstance(getattr(re, node.attr, None), re.RegexFlag)})  # fmt: skip
+                name = ast.unparse(call.func).removeprefix("re.")
                 method = name if name in ("match", "fullmatch") else "search"
                 known = f"{path.relative_to(ROOT).as_posix()}:{call.lineno}"
-                yield pytest.param(re.compile(pattern.value, flags), method, id=known)
-
-
-def character(items: Any) -> str:
-    """A character of a class; a letter where the class excludes some."""
-    kinds = {str(kind) for kind, _ in items}
-    if "NEGATE" in kinds:
-        return next(char for char in "a1 :;-é\n" if not any(matches(item, char) for item in items[1:]))
-    for kind, value in items:
-        if str(kind) == "LITERAL":
-            return chr(value)
-        if str(kind) == "RANGE":
-            return chr(value[0])
-        if str(kind) == "CATEGORY":
-            return {"CATEGORY_SPACE": " ", "CATEGORY_DIGIT": "1", "CATEGORY_NOT_WORD": " "}.get(str(value), "a")
-    return "a"
-
-
-def matches(item: Any, char: str) -> bool:
-    kind, value = item
-    if str(kind) == "LITERAL":
-        return chr(value) == char
-    if str(kind) == "RANGE":
-        return value[0] <= ord(char) <= value[1]
-    categories = {
-        "CATEGORY_SPACE": char.isspace(), "CATEGORY_DIGIT": char.isdigit(), "CATEGORY_WORD": char.isalnum(),
-        "CATEGORY_NOT_SPACE": not char.isspace(), "CATEGORY_NOT_DIGIT": not char.isdigit(),
-        "CATEGORY_NOT_WORD": not char.isalnum(),
-    }  # fmt: skip
-    return categories.get(str(value), False)
+                yield pytest.param(re.compile(pattern.value, flags), {method}, LONGEST, id=known)
 
 
 def sample(tree: Any) -> str:
     """A text that an expression matches, as a rule."""
-    return "".join(map(part, tree))
+    return "".join(part(tree.state, item) for item in tree)
 
 
-def part(item: Any) -> str:
+def part(state: Any, item: Any) -> str:
+    """A text that a part of an expression matches; of a class its first character, a letter before all."""
     kind, value = item
     name = str(kind)
-    if name == "LITERAL":
-        return chr(value)
-    if name == "NOT_LITERAL":
-        return "a" if chr(value) != "a" else "b"
-    if name == "ANY":
-        return "a"
-    if name == "IN":
-        return character(value)
+    if name in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
+        one = compiler.compile(parser.SubPattern(state, [item]))
+        return next(char for char in chain("a1 :;-é\n", map(chr, range(sys.maxunicode))) if one.match(char))
     if name == "SUBPATTERN":
         return sample(value[-1])
     if name == "BRANCH":
@@ -150,17 +109,7 @@ def pumps(tree: Any, before: str = "") -> Iterator[tuple[str, str]]:
         elif name == "BRANCH":
             for branch in value[1]:
                 yield from pumps(branch, before)
-        before += part(item)
-
-
-@pytest.mark.parametrize(("module", "name", "methods", "longest"), list(expressions()))
-def test_time_grows_with_the_text(module: str, name: str, methods: set[str], longest: int) -> None:
-    check_growth(getattr(importlib.import_module(module), name), methods, longest)
-
-
-@pytest.mark.parametrize(("expression", "method"), sorted(inline(), key=lambda each: str(each.id)))
-def test_time_grows_with_the_text_inline(expression: re.Pattern[Any], method: str) -> None:
-    check_growth(expression, {method}, LONGEST)
+        before += part(tree.state, item)
 
 
 def seconds(call: Any, text: Any) -> float:
@@ -169,7 +118,9 @@ def seconds(call: Any, text: Any) -> float:
     return time.process_time() - started
 
 
-def check_growth(expression: re.Pattern[Any], methods: set[str], longest: int) -> None:
+@pytest.mark.parametrize(("found", "methods", "longest"), list(expressions()))
+def test_time_grows_with_the_text(found: Any, methods: set[str], longest: int) -> None:
+    expression = getattr(importlib.import_module(found[0]), found[1]) if isinstance(found, tuple) else found
     is_bytes = isinstance(expression.pattern, bytes)
     tree = parser.parse(expression.pattern, expression.flags & ~re.UNICODE if is_bytes else expression.flags)
     for before, body in dict.fromkeys(pumps(tree)):

@@ -111,21 +111,6 @@ def room_of(module: str) -> str | None:
     return parts[1] if len(parts) > 1 and parts[1] in ROOMS else "edge"
 
 
-def runs_on_import(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Statements that run when the module is imported: not those in functions or under TYPE_CHECKING."""
-    waiting: list[ast.AST] = list(tree.body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            waiting += node.orelse
-            continue
-        if isinstance(node, ast.stmt):
-            yield node
-        waiting += ast.iter_child_nodes(node)
-
-
 def test_python_is_started_by_its_helper() -> None:
     """It keeps the working directory, which may hold foreign modules, out of the import path."""
     found = {name_of(path) for path in CODE if "sys.executable" in path.read_text("utf-8")}
@@ -248,21 +233,6 @@ def test_every_public_name_of_the_core_is_used_by_an_application() -> None:
     assert not unused, f"only tests use {unused}"
 
 
-def test_heavy_libraries_are_imported_where_they_are_needed() -> None:
-    """Kernels are functions of Triton, so their modules are imported where they are needed."""
-    wrong: list[str] = []
-    for path in (path for path in INSTALLED if path.stem != "kernels"):
-        for statement in runs_on_import(tree_of(path)):
-            names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
-            if isinstance(statement, ast.ImportFrom) and not statement.level:
-                names = [statement.module or ""]
-            if heavy := HEAVY & {name.split(".")[0] for name in names}:
-                wrong.append(
-                    f"{name_of(path)}:{statement.lineno} imports {heavy} at module level; do it in the function"
-                )
-    assert not wrong, "\n".join(wrong)
-
-
 def fresh(code: str, folder: Path) -> list[str]:
     """The words that code prints in a new interpreter, started outside the repository."""
     return printed(code, folder=folder).split()
@@ -284,13 +254,19 @@ def test_importing_the_whole_core_loads_nothing_heavy_and_no_other_room(tmp_path
     assert not [module for module in loaded if room_of(module) not in (None, "edge")]
 
 
-def test_importing_models_and_runtimes_loads_nothing_heavy(tmp_path: Path) -> None:
-    """Plug-ins are looked up by importing their module; only using one may cost. Kernels are written in Triton."""
-    rooms, left = ("models", "runtimes"), ("__init__", "kernels")
-    wanted = [p for p in INSTALLED if p.relative_to(ROOT).parts[0] in rooms and p.stem not in left]
-    names = [".".join([*package_of(p), p.stem]) for p in wanted]
+def test_importing_any_module_loads_nothing_heavy(tmp_path: Path) -> None:
+    """Plug-ins are looked up by importing their module; only using one may cost. Kernels are written in Triton, and
+    adapters are classes of their frameworks."""
+    wanted = [path for path in INSTALLED if path.stem not in ("__init__", "kernels") and path.parent.stem != "adapters"]
+    names = [".".join([*package_of(path), path.stem]) for path in wanted]
     loaded = fresh(f"import {', '.join(names)}, sys; print(*sys.modules)", tmp_path)
     assert not HEAVY & {module.split(".")[0] for module in loaded}
+
+
+def test_onnxruntime_is_imported_in_one_place() -> None:
+    """Elsewhere it would start before its switch is set, and send figures."""
+    found = {name_of(path) for path in CODE for _, module in imported(path) if module.split(".")[0] == "onnxruntime"}
+    assert found == {"runtimes/onnx_layer.py"}
 
 
 def test_every_code_folder_is_installed() -> None:

@@ -7,7 +7,6 @@ The kernel judges, so native libraries are seen as well: a seccomp filter ends a
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import signal
@@ -17,8 +16,6 @@ from pathlib import Path
 
 import pytest
 from making.synth import synth
-
-ROOT = Path(__file__).resolve().parent.parent
 
 if sys.platform != "linux":
     pytest.skip("the filter is the Linux kernel's", allow_module_level=True)
@@ -126,15 +123,3 @@ def test_the_use_as_a_library_is_silent_too(home: Path) -> None:
     done = watched(home, code=code)
     assert done.returncode == 0, done.stderr
     assert strays(home) == []
-
-
-def test_onnxruntime_is_imported_in_one_place() -> None:
-    """Elsewhere it would start before its switch is set."""
-    found = []
-    for room in ("edge", "models", "devices", "runtimes", "apps"):
-        for path in (ROOT / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                found += [path.relative_to(ROOT).as_posix() for name in names if name.split(".")[0] == "onnxruntime"]
-    assert set(found) == {"runtimes/onnx_layer.py"}
