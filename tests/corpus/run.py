@@ -133,19 +133,12 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path, help="every file's figures; a file of an earlier run is continued")
     parser.add_argument("--every", type=int, default=1, help="only every N-th file")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first of these files")
-    parser.add_argument("--merge", type=Path, nargs="*", help="only adds up reports of parts")
     options = parser.parse_args()
     results: list[dict[str, Any]] = []
-    if options.merge:
-        for report in options.merge:
-            results += json.loads(report.read_text())["files"]
-        print(json.dumps(summary(results), indent=1))
-        return 0
     if options.json is not None and options.json.exists():
         results += json.loads(options.json.read_text())["files"]
     known = {result["file"] for result in results}
-    chosen = [path for path in files(options.folder)[options.first :: options.every] if path.name not in known]
+    chosen = [path for path in files(options.folder)[:: options.every] if path.name not in known]
     with Extractor(budget=MemoryBudget(300 * 10**6)) as extractor:
         for number, path in enumerate(chosen, 1):
             results.append(read(extractor, path))
