@@ -8,6 +8,7 @@ fitted on one half of the questions and judged on the other, and in the end fitt
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,7 @@ from typing import Annotated
 
 import numpy as np
 
-from bench.answers import holds
-from bench.figures import Figure, higher, lower, neither, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.options import Output, benchmark
 from edge.apps.assistant.question import judged_question
 from edge.apps.assistant.reading import ANSWER, EXACT, NEAREST, PassageReader, Reading, document_of
@@ -105,17 +105,17 @@ def answer_odds(
 
 
 CELLS = {
-    "right": higher("shown and right", "questions"), "wrong": lower("shown and wrong", "questions"),
-    "nearest right": higher("nearest and right", "questions"), "nearest other": neither("nearest, another"),
-    "refused": lower("refused", "questions"), "none shown": lower("no answer: shown", "questions"),
-    "none nearest": neither("no answer: nearest"), "none refused": higher("no answer: refused", "questions"),
+    "right": Column("shown and right", "questions"), "wrong": Column("shown and wrong", "questions"),
+    "nearest right": Column("nearest and right", "questions"), "nearest other": Column("nearest, another"),
+    "refused": Column("refused", "questions"), "none shown": Column("no answer: shown", "questions"),
+    "none nearest": Column("no answer: nearest"), "none refused": Column("no answer: refused", "questions"),
 }  # fmt: skip
 """The columns of a table of answers, by what may become of a question (see `cell`)."""
 
 
 def figures(rows: Mapping[str, Mapping[str, float]]) -> Iterator[Figure]:
     """The figures of a stored run, by the file of questions."""
-    yield from tabulate(rows, CELLS | {"words": neither("words")}, "questions")
+    yield from tabulate(rows, CELLS | {"words": Column("words")}, "questions")
 
 
 def read(given: str, config: Config) -> list[Asked]:
@@ -145,6 +145,16 @@ def read(given: str, config: Config) -> list[Asked]:
             ]
             asked.append(Asked(Path(file).stem, bool(row["answers"]), tuple(candidates)))
     return asked
+
+
+def holds(text: str, wanted: str) -> bool:
+    """Whether a text holds a phrase as whole words, regardless of case and white space.
+
+    >>> holds("Within SIX\\nweeks", "six weeks"), holds("It costs 145 euros.", "45 euros"), holds("`KEEP=5`", "KEEP=5")
+    (True, False, True)
+    """
+    phrase = r"\s+".join(re.escape(word) for word in wanted.casefold().split())
+    return re.search(rf"(?<!\w){phrase}(?!\w)", " ".join(text.casefold().split())) is not None
 
 
 def reading_of(reader: PassageReader, question: str, hits: Sequence[Hit]) -> Reading:

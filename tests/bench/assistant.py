@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-from bench.figures import Figure, lower, neither, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.options import Folder, Output, Rounds, WorkDir, benchmark, stated
-from bench.process import in_turn, measure, say
 from bench.rag_index import LINK, IndexLibrary, build
-from bench.rag_traces import PASSAGES, PIPELINES, ROUNDS, cases, write_trace
-from bench.replay import ReplayGenerator
+from bench.rag_traces import PASSAGES, PIPELINES, ROUNDS, cases
+from bench.replay import answered, replay_of, replayed, same
 from bench.vectors import opened_index
-from edge.apps.assistant import pipelines as steps_of
-from edge.apps.assistant.answer import NotInDocuments
 from edge.apps.assistant.steps import Steps
 from edge.apps.verbs.requests import AskOptions
 from edge.budget import MemoryBudget
@@ -29,7 +24,6 @@ from edge.ivf.index import IndexOptions
 from edge.link import Lane
 from edge.models.training.corpora import load as corpus_of
 from edge.runtimes.embedder import Embedder
-from edge.runtimes.generation.base import Generator
 from edge.scheduling.predictor import TimePredictor
 from edge.trace import Trace
 
@@ -73,28 +67,15 @@ def assistant(
     asked = cases(corpora[0])[: warmup + questions]
     if len(asked) < warmup + questions:
         raise InputError(f"{corpora[0].name} has only {len(asked)} questions with company in paragraph and article")
-    common = {
-        "folder": str(folder), "questions": [case.question for case in asked],
-        "list_memory": int(nbytes * memory_share), "bandwidth": parse_size(bandwidth),
+    task = {
+        "folder": str(folder), "list_memory": int(nbytes * memory_share), "bandwidth": parse_size(bandwidth),
         "prefill": prefill, "decode": decode,
     }  # fmt: skip
-    results = []
-    for pipeline in PIPELINES:
-        trace = folder / f"{pipeline}.jsonl"
-        write_trace(trace, pipeline, asked)
-        task = {**common, "trace": str(trace), "pipeline": pipeline}
-        say(pipeline)
-        reports, _ = in_turn(
-            rounds,
-            _ARMS,
-            lambda arm, task=task: measure(work, {**task, **_ARMS[arm], "name": arm}, threads=1),  # type: ignore[misc]
-        )
-        nprobe = reports["lookahead"][-1]["nprobe"]
-        results.append(_row(pipeline, *([report["rows"][warmup:] for report in reports[arm]] for arm in _ARMS)))
-    conditions = {
+    found = replayed(work, task, asked, warmup, rounds, 1, PIPELINES, _ARMS)
+    results = [_row(pipeline, arms) for pipeline, arms in found.items()]
+    conditions = task | {
         "rows": made, "lists": lists, "index_bytes": nbytes, "data": [corpus.name for corpus in corpora],
-        "list_memory": common["list_memory"], "nprobe": nprobe, "bandwidth": common["bandwidth"],
-        "prefill": prefill, "decode": decode, "questions": questions, "rounds": rounds,
+        "questions": questions, "rounds": rounds, "folder": None,
     }  # fmt: skip
     result = {"conditions": conditions, "pipelines": results}
     output.put(result, figures(results), stated(conditions))
@@ -102,37 +83,28 @@ def assistant(
         raise EdgeError("lookahead changed what was found")
 
 
-def _row(
-    pipeline: str,
-    anew: Sequence[Sequence[dict[str, Any]]],
-    on_demand: Sequence[Sequence[dict[str, Any]]],
-    ahead: Sequence[Sequence[dict[str, Any]]],
-) -> dict[str, Any]:
+def _row(pipeline: str, arms: Mapping[str, Sequence[Sequence[dict[str, Any]]]]) -> dict[str, Any]:
     """The figures of one pipeline: means over questions and medians over rounds. Lists are in the order of the arms."""
-    arms = (anew, on_demand, ahead)
 
-    def mean(reports: Sequence[Sequence[dict[str, Any]]], *counters: str) -> float:
+    def mean(arm: str, *counters: str) -> float:
         """The median of the means per question: of the sum of some counters, or of the seconds."""
 
         def value(row: dict[str, Any]) -> float:
             return float(sum(row["counters"].get(name, 0.0) for name in counters) if counters else row["seconds"])
 
-        return statistics.median(statistics.mean(map(value, report)) for report in reports)
+        return statistics.median(statistics.mean(map(value, rows)) for rows in arms[arm])
 
-    hideable = statistics.median(statistics.mean(_hideable(row["searches"]) for row in report) for report in on_demand)
-    seconds = [mean(reports) for reports in arms]
-    probed = [mean(reports, "index.hits", "index.lists_read") for reports in arms]
-    hits = [mean(reports, "index.hits") / max(1e-9, lists) for reports, lists in zip(arms, probed, strict=True)]
-    same = [[(row["found"], row["text"]) for row in report] for reports in arms for report in reports]
+    hideable = statistics.median(statistics.mean(row["hideable"] for row in rows) for rows in arms["on demand"])
+    seconds = [mean(arm) for arm in arms]
     return {
         "pipeline": pipeline,
         "seconds": seconds,
         "hideable_s": hideable,
         "share": (seconds[1] - seconds[2]) / hideable if hideable else None,
-        "stall_s": [mean(reports, f"{LINK}.stall_s") for reports in arms],
-        "hit_rate": hits,
-        "fetched_ahead": [mean(reports, "lists.ahead") for reports in arms],
-        "identical": all(report == same[0] for report in same),
+        "stall_s": [mean(arm, f"{LINK}.stall_s") for arm in arms],
+        "hit_rate": [mean(arm, "index.hits") / max(1e-9, mean(arm, "index.hits", "index.lists_read")) for arm in arms],
+        "fetched_ahead": [mean(arm, "lists.ahead") for arm in arms],
+        "identical": same(arms),
     }
 
 
@@ -140,75 +112,36 @@ def figures(results: Sequence[dict[str, Any]]) -> Iterator[Figure]:
     rows = {row["pipeline"]: row for row in results}
     for key, table in (("seconds", "time of a question"), ("stall_s", "waits of a question for the link")):
         by_arm = {name: dict(zip(_ARMS, row[key], strict=True)) for name, row in rows.items()}
-        yield from tabulate(by_arm, {arm: lower(arm, "s") for arm in _ARMS}, table)
-    columns = {"hideable_s": neither("perfect foresight would save", "s"), "share": neither("lookahead saves", "%")}
+        yield from tabulate(by_arm, {arm: Column(arm, "s") for arm in _ARMS}, table)
+    columns = {"hideable_s": Column("perfect foresight would save", "s"), "share": Column("lookahead saves", "%")}
     yield from tabulate(rows, columns, "lookahead")
-
-
-def _hideable(searches: Sequence[dict[str, float]]) -> float:
-    """The seconds of one question that perfect foresight would save: the wait of each search on demand, but at most the
-    duration of the generation before it, which can hide it."""
-    return sum((min(search["stall"], search["window"]) for search in searches), 0.0)
 
 
 @contextmanager
 def opened(task: dict[str, Any]) -> Iterator[IndexLibrary]:
     """Opens the task's index, with its lists in a separate memory behind a link."""
     trace = Trace()
-    folder = Path(task["folder"])
-    process = MemoryBudget(_PROCESS_MEMORY)
+    folder, process = Path(task["folder"]), MemoryBudget(_PROCESS_MEMORY)
     lane = Lane(LINK, trace=trace, bandwidth_limit=task["bandwidth"])
     device = CpuDevice(MemoryBudget(task["list_memory"], part=True), link=lane, trace=trace)
+    given = {"trace": trace, "device": device, "options": IndexOptions(codec="flat", flat_limit=0)}
     with (
         lane,
         Embedder(budget=process) as embedder,
-        opened_index(
-            folder,
-            embedder.dim,
-            process,
-            read_only=True,
-            trace=trace,
-            device=device,
-            options=IndexOptions(codec="flat", flat_limit=0),
-        ) as (index, database),
+        opened_index(folder, embedder.dim, process, read_only=True, **given) as (index, database),
     ):
         yield IndexLibrary(folder, index, database, embedder, reuse=task["reuse"], trace=trace)
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    with opened(task) as library:
-        options, predictor = options_of(task), TimePredictor()
-
-        def ask(question: str, generator: Generator) -> dict[str, Any]:
-            steps = Steps(library, generator, options, pipeline=task["pipeline"], predictor=predictor)
-            return answered(library, question, steps)
-
-        replay = ReplayGenerator(
-            Path(task["trace"]), prefill=task["prefill"] or math.inf, decode=task["decode"] or math.inf
-        )
-        return {"rows": [ask(question, replay) for question in task["questions"]], "nprobe": library.nprobe}
-
-
-def options_of(task: dict[str, Any]) -> AskOptions:
-    """The options of all questions of a replay."""
-    return AskOptions(
+    options = AskOptions(
         passages=PASSAGES, pool=PASSAGES, rerank=False, rounds=ROUNDS, lookahead=task["lookahead"],
         max_tokens=_MOST_TOKENS,
     )  # fmt: skip
-
-
-def answered(library: IndexLibrary, question: str, steps: Steps) -> dict[str, Any]:
-    """The answer to one question, with its figures."""
-    library.begin()
-    before = library.trace.snapshot()
-    started = time.perf_counter()
-    with suppress(NotInDocuments):
-        text = ""
-        for piece in steps_of.PIPELINES[steps.pipeline](question, steps):
-            text += piece
-    seconds = time.perf_counter() - started
-    steps.close()
-    return {
-        "seconds": seconds, "text": text, "found": [[hit.id for hit in entry.passages] for entry in steps.rounds],
-        "searches": list(library.searches), "counters": library.trace.since(before),
-    }  # fmt: skip
+    replay, predictor, rows = replay_of(task), TimePredictor(), []
+    with opened(task) as library:
+        for question in task["questions"]:
+            library.begin()
+            steps = Steps(library, replay, options, pipeline=task["pipeline"], predictor=predictor)
+            rows.append(answered(question, steps, library.trace) | {"hideable": library.hideable})
+    return {"rows": rows}

@@ -3,14 +3,13 @@ thesis, section 8.3)."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
-from bench.figures import lower, neither, tabulate
+from bench.figures import Column, tabulate
 from bench.options import Output, benchmark
 from edge.config import parse_size
 from edge.errors import InputError
@@ -102,20 +101,15 @@ def spread(tables: Sequence[EmbeddingTable], banks: Banks) -> BankPlacement | No
 
 def _over_banks(tables: Sequence[EmbeddingTable], banks: Banks) -> tuple[tuple[EmbeddingTable, ...], ...] | None:
     lying: list[list[EmbeddingTable]] = [[] for _ in range(banks.count)]
-    held = [0] * banks.count
-    emptiest = [(0, 0.0, bank) for bank in range(banks.count)]  # tables, seconds, bank
+    held, busy = [0] * banks.count, [0.0] * banks.count
     for table in tables:
-        full: list[tuple[int, float, int]] = []
-        while emptiest and held[emptiest[0][2]] + table.nbytes > banks.nbytes:
-            full.append(heapq.heappop(emptiest))
-        if not emptiest:
+        room = [bank for bank in range(banks.count) if held[bank] + table.nbytes <= banks.nbytes]
+        if not room:
             return None
-        count, busy, bank = emptiest[0]
+        bank = min(room, key=lambda bank: (len(lying[bank]), busy[bank]))
         lying[bank].append(table)
         held[bank] += table.nbytes
-        heapq.heapreplace(emptiest, (count + 1, busy + banks.seconds(table.dim), bank))
-        for entry in full:
-            heapq.heappush(emptiest, entry)
+        busy[bank] += banks.seconds(table.dim)
     return tuple(map(tuple, lying))
 
 
@@ -160,7 +154,7 @@ def banks(
         )
     }  # fmt: skip
     columns = {
-        "rounds": lower("rounds", ""), "seconds": lower("look-up", "s"), "nbytes": lower("memory", "B"),
-        "near": neither("tables on the chip"),
+        "rounds": Column("rounds", ""), "seconds": Column("look-up", "s"), "nbytes": Column("memory", "B"),
+        "near": Column("tables on the chip"),
     }  # fmt: skip
     output.put(report, tabulate(report, columns, "placements"), f"{tables} tables, {count} banks; calibrated times")

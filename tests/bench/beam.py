@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any
 
-from bench.figures import higher, neither, tabulate
+from bench.figures import Column, tabulate
 from bench.options import Folder, Output, benchmark, stated
 from bench.process import processor, say
 from edge.apps.memory.memory import Memory
@@ -56,8 +56,8 @@ def beam(
         for kind, pairs in [*sorted(found.items()), ("all", every)]
     }  # fmt: skip
     columns = {
-        "coverage": higher(f"in {results} results", "%"), "ten": higher("in 10", "%"),
-        "complete": higher("complete", "%"), "questions": neither("questions"),
+        "coverage": Column(f"in {results} results", "%"), "ten": Column("in 10", "%"),
+        "complete": Column("complete", "%"), "questions": Column("questions"),
     }  # fmt: skip
     conditions = {"chats": str(chats), "memory": memory, "rerank": rerank, "processor": processor()}
     output.put(report, [*tabulate(report, columns, "turns that a question needs")], stated(conditions))

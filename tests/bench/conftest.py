@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Command
 from making.judged_set import judged_set
-from naive.program import write_tiny_models
+from naive.program import output_of, settings_of, write_tiny_models
 
 ARTICLES = {
     "Ombra": [
@@ -40,7 +42,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def judged(tmp_path: Path) -> Path:
     """The set in BEIR layout; every question is a test question."""
     documents = [(f"{title}#{i}", title, text) for title, texts in ARTICLES.items() for i, text in enumerate(texts)]
-    questions = [(f"{p}/{i}", p, q, a) for p, asked in ASKED.items() for i, (q, a) in enumerate(asked)]
+    questions = [(f"{p}-{i}", p, q, a) for p, asked in ASKED.items() for i, (q, a) in enumerate(asked)]
     return judged_set(
         tmp_path / "judged",
         documents,
@@ -51,12 +53,20 @@ def judged(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def replaying(judged: Path, tmp_path: Path, tiny_settings: None) -> list[str]:
-    """The options of a benchmark that replays pipelines over an index of the judged set, in no time."""
-    return [
-        "--data", str(judged), "--rows", "400", "--list-rows", "25", "--decode", "20000", "--prefill", "1000000",
-        "--work-dir", str(tmp_path / "bench"), "--json", "--store", str(tmp_path / "run.json"),
-    ]  # fmt: skip
+def replaying(
+    judged: Path, tmp_path: Path, tiny_settings: None, measured_here: Callable[[str], None]
+) -> Callable[..., Any]:
+    """Runs a benchmark that replays pipelines over the judged set, in no time, and returns its report."""
+    measured_here("replay")
+
+    def run(command: Command, *options: str) -> Any:
+        common = [
+            "--data", str(judged), "--decode", "20000", "--prefill", "1000000", "--warmup", "1", "--work-dir",
+            str(tmp_path / "bench"), "--json", "--store", str(tmp_path / "run.json"),
+        ]  # fmt: skip
+        return json.loads(output_of(command, *common, *options))
+
+    return run
 
 
 @pytest.fixture
@@ -86,8 +96,5 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict
 @pytest.fixture
 def tiny_settings(tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of this process and of its workers name the tiny models."""
-    for name, value in {
-        "MODELS_DIR": str(tiny_models), "SCRATCH_DIR": str(tmp_path / "scratch"), "EMBEDDER": "tiny-embedder",
-        "RERANKER": "tiny", "THREADS": "1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(f"EDGE_{name}", value)
+    for name, value in settings_of(tmp_path, EDGE_MODELS_DIR=str(tiny_models), EDGE_THREADS="1").items():
+        monkeypatch.setenv(name, value)

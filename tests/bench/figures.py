@@ -1,16 +1,13 @@
-"""The named figures of a benchmark's run, with their unit and direction, so that runs can be shown and compared."""
+"""The named figures of a benchmark's run, with their unit, as they are stored and shown."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from edge.config import format_size
-
-Better = Literal["lower", "higher", "neither"]
-"""Whether a smaller or a larger value is better. A figure that is `neither` is shown and never compared."""
 
 _DIGITS = 6
 
@@ -18,16 +15,13 @@ _DIGITS = 6
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measured figure, with the values of its repeated rounds. `row` is the system or case, `column` the measure,
-    `table` the caption, empty if the run has only one. `peer` marks another program, whose changes are no change of
-    this one."""
+    `table` the caption, empty if the run has only one."""
 
     row: str
     column: str
     unit: str
-    better: Better
     rounds: tuple[float, ...]
     table: str = ""
-    peer: bool = False
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -51,27 +45,11 @@ class Column:
     milliseconds."""
 
     name: str
-    unit: str
-    better: Better
+    unit: str = ""
     scale: float = 1.0
 
 
-def lower(name: str, unit: str, scale: float = 1.0) -> Column:
-    return Column(name, unit, "lower", scale)
-
-
-def higher(name: str, unit: str = "") -> Column:
-    return Column(name, unit, "higher")
-
-
-def neither(name: str, unit: str = "") -> Column:
-    """A column of facts that are no better if they are smaller or larger."""
-    return Column(name, unit, "neither")
-
-
-def tabulate(
-    rows: Mapping[str, Mapping[str, Any]], columns: Mapping[str, Column], table: str = "", peers: Collection[str] = ()
-) -> Iterator[Figure]:
+def tabulate(rows: Mapping[str, Mapping[str, Any]], columns: Mapping[str, Column], table: str = "") -> Iterator[Figure]:
     """The figures of a table of measured values, by row and key. A list holds the values of repeated rounds; a missing
     value or None gives no figure. A dot in a key leads into a nested mapping."""
     if len({column.name for column in columns.values()}) < len(columns):
@@ -84,7 +62,7 @@ def tabulate(
             found = value if isinstance(value, Sequence) else [] if value is None else [value]
             if found:
                 rounds = tuple(float(one) * column.scale for one in found)
-                yield Figure(row, column.name, column.unit, column.better, rounds, table, row in peers)
+                yield Figure(row, column.name, column.unit, rounds, table)
 
 
 def shown_in(figures: Sequence[Figure]) -> tuple[str, Callable[[float], str]]:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.banks import Banks
-from bench.figures import Figure, higher, neither, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.options import Output, benchmark, stated
 from bench.process import MAIN
 
@@ -238,11 +238,11 @@ def _deadlines(model: Model, nodes: int, rounds: int) -> dict[str, Any]:
 
 def figures(law: dict[str, dict[str, Any]], sweep: dict[str, dict[str, Any]]) -> Iterator[Figure]:
     names = {
-        "rounds": neither("rounds, published"), "predicted": neither("look-ups, predicted", "/s"),
-        "published": neither("published", "/s"), "minimum": neither("minimum, predicted", "/s"),
-        "measured": higher("measured", "/s"),
+        "rounds": Column("rounds, published"), "predicted": Column("look-ups, predicted", "/s"),
+        "published": Column("published", "/s"), "minimum": Column("minimum, predicted", "/s"),
+        "measured": Column("measured", "/s"),
     }  # fmt: skip
     yield from tabulate(law, names, "law of the minimum")
-    columns = {f"{limit:g}": higher(f"{limit:g} ms, measured", "/s") for limit in DEADLINES_MS}
-    columns |= {f"cpu {limit:g}": neither(f"{limit:g} ms, published CPU", "/s") for limit in DEADLINES_MS}
+    columns = {f"{limit:g}": Column(f"{limit:g} ms, measured", "/s") for limit in DEADLINES_MS}
+    columns |= {f"cpu {limit:g}": Column(f"{limit:g} ms, published CPU", "/s") for limit in DEADLINES_MS}
     yield from tabulate(sweep, columns, "within a deadline")

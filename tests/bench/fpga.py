@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from bench.figures import Figure, higher, lower, neither, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.options import Names, NewFolder, Output, benchmark, stated
 from bench.process import say
 from bench.synthesis import placed, synthesized
@@ -172,13 +172,13 @@ def boards(names: Sequence[str], folder: Path, seeds: Sequence[int]) -> Iterator
     from bench.board import Board
 
     parts = {
-        "luts": lower("look-up tables", ""),
-        "blocks": lower("memory blocks", ""),
-        "multipliers": neither("multipliers"),
+        "luts": Column("look-up tables", ""),
+        "blocks": Column("memory blocks", ""),
+        "multipliers": Column("multipliers"),
     }
     columns = {
-        **parts, "clock": higher("clock", "/s"), "asks": neither("codes asked for", "B/s"),
-        "gets": neither("codes from the bus", "B/s"),
+        **parts, "clock": Column("clock", "/s"), "asks": Column("codes asked for", "B/s"),
+        "gets": Column("codes from the bus", "B/s"),
     }  # fmt: skip
     rows: dict[str, dict[str, Any]] = {}
     for name in names:
@@ -253,9 +253,9 @@ def figures(given: Sequence[Point], lost: Sequence[Loss]) -> Iterator[Figure]:
         point.name: {"simulated": [point.simulated], "modelled": [point.modelled], "error": [abs(point.error)]}
         for point in given
     }
-    names = {"simulated": neither("simulated cycles", ""), "modelled": neither("modelled cycles", "")}
-    yield from tabulate(cells, {**names, "error": lower("error", "%")}, "cycles")
+    names = {"simulated": Column("simulated cycles", ""), "modelled": Column("modelled cycles", "")}
+    yield from tabulate(cells, {**names, "error": Column("error", "%")}, "cycles")
     shares = {
         f"queues of {loss.kept}, {loss.bound} by the bound": {"lost": [loss.lost / loss.queries]} for loss in lost
     }
-    yield from tabulate(shares, {"lost": neither("searches that lose a row", "%")}, "truncation")
+    yield from tabulate(shares, {"lost": Column("searches that lose a row", "%")}, "truncation")

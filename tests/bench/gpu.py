@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from making.synth import SHAPES
 
-from bench.figures import Column, Figure, higher, lower, neither, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.gpu_worker import work
 from bench.options import Names, NewFolder, Output, benchmark
 from bench.process import measure, processor, say
@@ -41,17 +41,17 @@ _PARALLEL = 4
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
     parts = report.get("parts", {})
     rates = {
-        "to_device": Column("GB to the device", "/s", "higher", 1e-9),
-        "from_device": Column("GB from the device", "/s", "higher", 1e-9),
-        "half_products": Column("half-precision TFLOP", "/s", "higher", 1e-12),
-        "int8_products": Column("int8 TOP", "/s", "higher", 1e-12),
+        "to_device": Column("GB to the device", "/s", 1e-9),
+        "from_device": Column("GB from the device", "/s", 1e-9),
+        "half_products": Column("half-precision TFLOP", "/s", 1e-12),
+        "int8_products": Column("int8 TOP", "/s", 1e-12),
     }
     yield from tabulate({"device": parts.get("machine", {})}, rates, "machine")
     columns = {
-        "seconds": lower("time", "s"), "host_s": lower("processor time of the host", "s"),
-        "times": neither("times as fast as sorted batches"),
-        "device_peak": lower("device memory", "B"), "batch": neither("batch"), "weights": neither("layers there"),
-        "apart": neither("most that a score differs"), "same_order": neither("order as resident", "%"),
+        "seconds": Column("time", "s"), "host_s": Column("processor time of the host", "s"),
+        "times": Column("times as fast as sorted batches"),
+        "device_peak": Column("device memory", "B"), "batch": Column("batch"), "weights": Column("layers there"),
+        "apart": Column("most that a score differs"), "same_order": Column("order as resident", "%"),
     }  # fmt: skip
     for shape in report["shapes"]:
         peers = parts.get(f"{shape} transformers", {}).get("rows", {})
@@ -61,8 +61,7 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
             times = {key: base and base / statistics.median(row["seconds"]) for key, row in found.items()}
             return {f"{name}, {key}": row | {"times": times[key]} for key, row in found.items()}
 
-        rows = rows_of("transformers", peers)
-        yield from tabulate(rows, columns, shape, rows)
+        yield from tabulate(rows_of("transformers", peers), columns, shape)
         for precision in ("fp16", "int8", *_FORMS):
             found = parts.get(f"{shape} {precision}", {})
             yield from tabulate(rows_of(f"edge {precision}", found.get("rows", {})), columns, shape)
@@ -71,20 +70,19 @@ def figures(report: dict[str, Any]) -> Iterator[Figure]:
                 for row in found.get("crossing", ())
             }
             caption = f"{shape}, two layers on the device"
-            yield from tabulate(crossing, {"ratio": neither("time over that of resident")}, caption)
+            yield from tabulate(crossing, {"ratio": Column("time over that of resident")}, caption)
     found = parts.get("search", {}).get("rows", {})
-    rates = {f"queries_per_second.{n}": higher(f"queries, {n} at a time", "/s") for n in (1, 16, 256)}
-    others = [name for name in found if not name.startswith(("cpu", "cuda", "webgpu"))]
-    more = {"recall": higher("recall@10"), "device_peak": lower("device memory", "B")}
-    yield from tabulate(found, rates | more, "search", others)
+    rates = {f"queries_per_second.{n}": Column(f"queries, {n} at a time", "/s") for n in (1, 16, 256)}
+    more = {"recall": Column("recall@10"), "device_peak": Column("device memory", "B")}
+    yield from tabulate(found, rates | more, "search")
     yield from _together(parts.get("lookahead", {}))
-    counts = {"alone": neither("by torch alone"), "kernels": neither("by our kernels")}
+    counts = {"alone": Column("by torch alone"), "kernels": Column("by our kernels")}
     yield from tabulate(parts.get("launches", {}).get("rows", {}), counts, "launches")
-    times = {"seconds": lower("a pass", "s"), "first": lower("the first pass, which sends the table", "s")}
+    times = {"seconds": Column("a pass", "s"), "first": Column("the first pass, which sends the table", "s")}
     tokens = parts.get("tokens", {})
     caption = f"the host's time for the tokens of {tokens.get('candidates', 0):,} candidates"
     yield from tabulate(tokens.get("rows", {}), times, caption)
-    apart = {"mean": neither("mean"), "most": neither("most")}
+    apart = {"mean": Column("mean"), "most": Column("most")}
     layers = parts.get("parity", {}).get("layers", {})
     yield from tabulate(layers, apart, "distance of a layer from the reference")
 
@@ -99,9 +97,9 @@ def _together(found: dict[str, Any]) -> Iterator[Figure]:
         if name in medians
     }
     columns = {
-        "seconds": lower("a question", "s"), "search_s": lower("of it searches", "s"),
-        "gain": higher("times as fast as the host's search"), "hits": higher("lists there", "%"),
-        "questions": neither("questions"), "device_peak": lower("device memory", "B"),
+        "seconds": Column("a question", "s"), "search_s": Column("of it searches", "s"),
+        "gain": Column("times as fast as the host's search"), "hits": Column("lists there", "%"),
+        "questions": Column("questions"), "device_peak": Column("device memory", "B"),
     }  # fmt: skip
     yield from tabulate(gains, columns, "lookahead beside a language model")
 

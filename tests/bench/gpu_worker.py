@@ -33,6 +33,17 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     return parts[task["part"]](task)
 
 
+def fastest(do: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """The seconds of the fastest of five times, after one that warms up."""
+    do()
+    taken = []
+    for _ in range(5):
+        started = clock()
+        do()
+        taken.append(clock() - started)
+    return min(taken)
+
+
 def synchronized(torch: Any, on: str) -> float:
     """The clock, when the device has done everything."""
     if on != "cpu":
@@ -80,20 +91,12 @@ def _webgpu_machine() -> dict[str, Any]:
     nbytes = (16 if device.card.software else 64) << 20
     there, data = device.card.buffer(nbytes), np.zeros(nbytes, np.uint8)
 
-    def seconds(do: Callable[[], object]) -> float:
-        taken = []
-        for _ in range(5):
-            started = time.perf_counter()
-            do()
-            taken.append(time.perf_counter() - started)
-        return min(taken)
-
     def send() -> None:
         device.card.write(there, 0, data)
         device.card.synchronize()
 
-    found = {"device": device.hardware, "to_device": nbytes / seconds(send)}
-    found["from_device"] = nbytes / seconds(lambda: device.download(there, nbytes))
+    found = {"device": device.hardware, "to_device": nbytes / fastest(send)}
+    found["from_device"] = nbytes / fastest(lambda: device.download(there, nbytes))
     device.card.destroy(there)
     device.close()
     return found
@@ -118,14 +121,8 @@ def _machine(task: dict[str, Any]) -> dict[str, Any]:
     host = torch.empty(nbytes, dtype=torch.uint8, pin_memory=gpu)
     there = torch.empty(nbytes, dtype=torch.uint8, device=on)
 
-    def seconds(do: Callable[[], object], rounds: int = 5) -> float:
-        do()
-        taken = []
-        for _ in range(rounds):
-            started = synchronized(torch, on)
-            do()
-            taken.append(synchronized(torch, on) - started)
-        return min(taken)
+    def seconds(do: Callable[[], object]) -> float:
+        return fastest(do, lambda: synchronized(torch, on))
 
     found["to_device"] = nbytes / seconds(lambda: there.copy_(host, non_blocking=True))
     found["from_device"] = nbytes / seconds(lambda: host.copy_(there, non_blocking=True))

@@ -3,7 +3,6 @@ the same vectors, and measures how much of its reads lookahead hides."""
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -17,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bench import index_peers
-from bench.figures import Figure, higher, lower, neither, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.index_peers import cold_and_warm
 from bench.options import Base, Names, Output, Threads, VectorsDir, benchmark, stated
-from bench.process import drop_page_cache, in_turn, measure, processor, say
+from bench.process import drop_page_cache, in_turn, kept, measure, processor, say
 from bench.vectors import NEIGHBOURS, Floats, VectorSet, opened_index
 from bench.vectors import recall as recall_of
 from edge.apps.store.database import Database
@@ -115,13 +114,8 @@ def _run(run: Any, task: dict[str, Any]) -> dict[str, Any]:
 
 def _built(run: Any, folder: Path, task: dict[str, Any], name: str) -> dict[str, Any]:
     """The report of building an index. An index that was built before is not built again; its stored report is read."""
-    note = folder / f"built-{name}.json"
-    if not note.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        report = _run(run, task | {"action": "build", "name": name, "system": name})
-        note.write_text(json.dumps(report), encoding="utf-8")
-    report = json.loads(note.read_text("utf-8"))
-    return dict(report)
+    task = task | {"action": "build", "name": name, "system": name}
+    return kept(folder / f"built-{name}.json", lambda: _run(run, task))
 
 
 def _churn(task: dict[str, Any], vectors: VectorSet, folder: Path, changed: int) -> dict[str, Any]:
@@ -132,8 +126,8 @@ def _churn(task: dict[str, Any], vectors: VectorSet, folder: Path, changed: int)
         own = task | {"index": str(folder / name), "nprobe": None, "cold": 0, "changed": changed}
         own |= {"first": changed} if name == "fresh" else {"end": vectors.rows - changed}
         _built(work, folder / name, own, name)
-        if name == "changed" and not (folder / name / "done.json").exists():
-            (folder / name / "done.json").write_text(json.dumps(_run(work, own | {"action": "change", "name": name})))
+        if name == "changed":
+            kept(folder / name / "done.json", lambda own=own: _run(work, own | {"action": "change", "name": "changed"}))  # type: ignore[misc]
         rows[name] = _row(_run(work, own | {"action": "search", "name": name}), truth)
     return {"rows": changed, **rows}
 
@@ -147,7 +141,6 @@ def _row(report: dict[str, Any], truth: npt.NDArray[np.int64]) -> dict[str, Any]
         "nbytes": report["nbytes"],
         "setting": report.get("setting", report.get("nprobe")),
         "build_s": report.get("build_s"),
-        "hit_rate": report["hits"] / max(1, report["hits"] + report["misses"]) if "hits" in report else None,
     }
 
 
@@ -177,28 +170,27 @@ def _window(report: dict[str, Any]) -> dict[str, Any]:
 
 def figures(result: dict[str, Any]) -> Iterator[Figure]:
     built = {"edge": result["built"]}
-    columns = {"seconds": lower("time", "s"), "peak_resident": lower("peak", "B"), "nbytes": neither("on disk", "B")}
+    columns = {"seconds": Column("time", "s"), "peak_resident": Column("peak", "B"), "nbytes": Column("on disk", "B")}
     yield from tabulate(built, columns, "building")
     searched = {
-        "recall": higher("recall@10"),
-        **{f"{name}_p{p}": lower(f"{name} p{p}", "s") for name in ("cold", "warm") for p in (50, 95)},
-        "peak_resident": lower("peak", "B"), "peak_with_files": neither("with files", "B"),
-        "nbytes": lower("on disk", "B"), "setting": neither("setting"),
+        "recall": Column("recall@10"),
+        **{f"{name}_p{p}": Column(f"{name} p{p}", "s") for name in ("cold", "warm") for p in (50, 95)},
+        "peak_resident": Column("peak", "B"), "peak_with_files": Column("with files", "B"),
+        "nbytes": Column("on disk", "B"), "setting": Column("setting"),
     }  # fmt: skip
-    yield from tabulate(result["systems"], searched, "searching", set(_SYSTEMS) - {"edge"})
+    yield from tabulate(result["systems"], searched, "searching")
     changed = {name: row for name, row in (result["churn"] or {}).items() if name != "rows"}
     kept = ("recall", "warm_p50", "setting")
     yield from tabulate(changed, {key: searched[key] for key in kept}, "after deletions and additions, and built anew")
     windows = {
-        "demand_stall": lower("waits on demand", "s"), "lookahead_stall": lower("waits with lookahead", "s"),
-        "demand_p50": neither("search on demand p50", "s"), "lookahead_p50": lower("search with lookahead p50", "s"),
+        "demand_stall": Column("waits on demand", "s"), "lookahead_stall": Column("waits with lookahead", "s"),
+        "demand_p50": Column("search on demand p50", "s"), "lookahead_p50": Column("search with lookahead p50", "s"),
     }  # fmt: skip
     yield from tabulate(result["lookahead"], windows, "lookahead by device")
 
 
 def _described(result: dict[str, Any]) -> str:
     """The sentences above the tables of figures."""
-    own = result["systems"].get("edge")
     lines = [
         stated(result["conditions"]),
         "one query at a time; cold: page cache dropped and index opened anew before each query; warm: files read "
@@ -207,8 +199,6 @@ def _described(result: dict[str, Any]) -> str:
     ]
     if result["identical_to_faiss"] is not None:
         lines.append(f"same ids in the same order as faiss on the same lists: {result['identical_to_faiss']:.1%}")
-    if own and own["hit_rate"] is not None:
-        lines.append(f"edge, warm: {own['hit_rate']:.0%} of probed lists were resident")
     if result["churn"]:
         lines.append(f"{result['churn']['rows']:,} rows were deleted and as many added")
     for device, row in result["lookahead"].items():
@@ -292,25 +282,15 @@ def _add(our: Opened, task: dict[str, Any], first: int, end: int | None, *, main
 def _search(task: dict[str, Any]) -> dict[str, Any]:
     with opened(task) as our, our.database.read() as db:
         nprobe = task["nprobe"] or choose_nprobe(our.index.snapshot(db), task["recall"])
-    last: list[tuple[Opened, Any]] = []
-    before: dict[str, float] = {}
+        nbytes = our.index.status(db).nbytes
 
     @contextmanager
     def searching() -> Iterator[index_peers.Search]:
         with opened(task) as our, our.database.read() as db:
             our.index.snapshot(db)
-            last[:] = [(our, db)]
             yield lambda query: our.index.search(db, query[None], NEIGHBOURS, nprobe=nprobe).ids[0]
-            status = our.index.status(db)
-            counted = our.trace.since(before)
-            found.update(
-                lists=status.lists, codec=status.codec, nbytes=status.nbytes, hits=counted.get("lists.hits", 0),
-                misses=counted.get("lists.misses", 0), read=counted.get("disk.bytes", 0), held=our.budget.holders(),
-            )  # fmt: skip
 
-    found: dict[str, Any] = {"nprobe": nprobe}
-    files = [Path(task["index"])]
-    return cold_and_warm(task, searching, files, warmed=lambda: before.update(last[0][0].trace.snapshot())) | found
+    return cold_and_warm(task, searching, [Path(task["index"])]) | {"nprobe": nprobe, "nbytes": nbytes}
 
 
 def _lookahead(task: dict[str, Any]) -> dict[str, Any]:

@@ -54,10 +54,7 @@ def _files(system: str, folder: Path) -> list[Path]:
 
 
 def cold_and_warm(
-    task: dict[str, Any],
-    opened: Callable[[], AbstractContextManager[Search]],
-    files: Sequence[Path],
-    warmed: Callable[[], object] = lambda: None,
+    task: dict[str, Any], opened: Callable[[], AbstractContextManager[Search]], files: Sequence[Path]
 ) -> dict[str, Any]:
     """The seconds of some searches with nothing in memory, and of half of the queries after the others; all results.
     Pages of `files` are dropped before each cold search, and read before the warm ones."""
@@ -75,7 +72,6 @@ def cold_and_warm(
         for path in files:
             fill_page_cache(path)
         first, _ = timed(search, queries[:half])
-        warmed()
         second, warm = timed(search, queries[half:])
     return {"cold": cold, "warm": warm, "ids": [ids.tolist() for ids in (*first, *second)]}
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from making.synth import SHAPES, model_spec
 
-from bench.figures import Figure, lower, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.options import Names, Output, Rounds, Threads, benchmark, stated
 from bench.process import measure, processor
 from edge.errors import CapabilityError, EdgeError
@@ -61,8 +61,8 @@ def layer_speed(
 
 def figures(reports: dict[str, dict[str, Any]]) -> Iterator[Figure]:
     for shape, report in reports.items():
-        columns = {"seconds": lower("a token and layer", "s", 1 / report["tokens"])}
-        yield from tabulate(report["systems"], columns, shape, ("onnxruntime", "transformers"))
+        columns = {"seconds": Column("a token and layer", "s", 1 / report["tokens"])}
+        yield from tabulate(report["systems"], columns, shape)
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:

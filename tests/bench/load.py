@@ -8,39 +8,44 @@ import json
 import math
 import os
 import random
+import re
 import shlex
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import click
 import numpy as np
 from making.random_gguf import words
 from naive.program import EDGE
 
-from bench.figures import Figure, higher, lower, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.options import File, Output, Rounds, Threads, WorkDir, benchmark, stated
-from bench.process import TreeWatch, processor, say
+from bench.process import processor, say, watched
+from bench.texts import collection_of
 from edge.config import parse_size
 from edge.errors import EdgeError
 
 KINDS = ("ask", "search")
 """What a client may want: an answer from the collection, or passages."""
 
+Result = TypeVar("Result")
+
 _A_SECOND = " a second"
 
 _MOST_AT_ONCE = 512
 """The requests that may be open at once. An open load beyond the capacity has no bound of its own."""
+
+_PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +110,6 @@ class World:
         seeds = range(10_000 + topic * self.each, 10_000 + (topic + 1) * self.each)
         return [f"{self.name(topic)}. {words(self.length, seed=seed)}." for seed in seeds]
 
-    def write(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for topic in range(self.topics):
-            for number, text in enumerate(self.texts(topic)):
-                folder.joinpath(f"{topic}-{number}.txt").write_text(text + "\n", encoding="utf-8")
-
     def request(self, one: Arrival, length: int) -> tuple[str, dict[str, Any]]:
         """The path and the body of a request. An answer has at most `length` tokens."""
         question = f"what is {self.name(one.topic)}, asked by {words(2, seed=-1 - one.number)} {one.number}"
@@ -121,13 +120,12 @@ class World:
         }  # fmt: skip
 
 
-def sent(port: int, one: Arrival, world: World, length: int, begin: float | None, timeout: float) -> Sample:
-    """Sends a request when its time has come (at once if `begin` is None), and reads the answer to its end."""
+def sent(port: int, one: Arrival, world: World, length: int, arrived: float) -> Sample:
+    """Sends a request, which arrived at this reading of the clock, and reads the answer to its end."""
     path, body = world.request(one, length)
     sample = Sample(one.kind)
-    arrived = time.perf_counter() if begin is None else begin + one.at
     sample.late = time.perf_counter() - arrived
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_S)
     try:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
@@ -160,64 +158,38 @@ def _is_text(line: bytes) -> bool:
     return set(json.loads(line[6:])) == {"text"}
 
 
-def opened(port: int, arrivals: Sequence[Arrival], world: World, length: int, timeout: float) -> list[Sample]:
-    """Sends each request at its time, whatever became of those before."""
-    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
+def opened(arrivals: Sequence[Arrival], ask: Callable[[Arrival, float], Result], clients: int) -> list[Result]:
+    """Asks at the time of each arrival, whatever became of those before, in at most so many threads. `ask` also gets
+    the clock's reading at that time."""
+    with ThreadPoolExecutor(clients) as pool:
         begin = time.perf_counter()
         futures = []
         for one in arrivals:
             time.sleep(max(0.0, begin + one.at - time.perf_counter()))
-            futures.append(pool.submit(sent, port, one, world, length, begin, timeout))
+            futures.append(pool.submit(ask, one, begin + one.at))
         return [future.result() for future in futures]
 
 
 @contextmanager
-def running(command: Sequence[str], name: str) -> Iterator[tuple[int, TreeWatch]]:
-    """Runs a server, and gives its port and a watch of its memory when it lists its models.
-
-    In the command, `{port}` stands for a free port, and `{folder}` for a folder that ends with the server.
-    """
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
-    with tempfile.TemporaryDirectory() as folder:
-        filled = [part.replace("{port}", str(port)).replace("{folder}", folder) for part in command]
+def running(command: Sequence[str], name: str) -> Iterator[tuple[int, Any]]:
+    """Runs a server, and gives its port, which it prints, and a watch of its memory. In the command, `{folder}` stands
+    for a folder that ends with the server."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
+        filled = [part.replace("{folder}", folder) for part in command]
         environment = dict(os.environ, XDG_RUNTIME_DIR=folder, EDGE_SCRATCH_DIR=folder)
-        process = subprocess.Popen(
-            filled, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        watch = TreeWatch(process.pid)
-        try:
-            _wait(port, process, name)
-            yield port, watch
-        finally:
-            watch.close()
-            process.terminate()
+        process = subprocess.Popen(filled, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        with process, watched(process.pid) as watch:
             try:
-                process.communicate(timeout=30)
-            except subprocess.TimeoutExpired:
+                place = re.search(r"http://[\d.]+:(\d+)", process.stdout.readline())  # type: ignore[union-attr]
+                if place is None:
+                    errors.seek(0)
+                    raise EdgeError(f"{name} did not start: {errors.read().strip()[-300:] or 'no output'}")
+                yield int(place[1]), watch
+            finally:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(30)
                 process.kill()
-                process.communicate()
-
-
-def _wait(port: int, process: subprocess.Popen[str], name: str) -> None:
-    end = time.monotonic() + 180.0
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            said = (process.stderr.read() if process.stderr else "").strip().splitlines() or ["no output"]
-            raise EdgeError(f"{name} did not start: {said[-1]}")
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        try:
-            connection.request("GET", "/v1/models")
-            answer = connection.getresponse()
-            answer.read()
-            if answer.status == 200:  # not while a server is still loading its model
-                return
-        except OSError:
-            pass
-        finally:
-            connection.close()
-        time.sleep(0.1)
-    raise EdgeError(f"{name} does not answer")
 
 
 def summed(samples: Sequence[Sample], seconds: float, deadline: float) -> dict[str, float]:
@@ -247,14 +219,14 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 _COLUMNS = {
-    "requests_per_s": higher("requests", "/s"), "tokens_per_s": higher("tokens", "/s"),
-    "within": higher("within the deadline", "%"), "first_p50": lower("first text p50", "s"),
-    "first_p95": lower("first text p95", "s"), "token_p50": lower("each token p50", "s"),
-    "refused": lower("refused", "%"), "lost": lower("lost", "%"), "peak": lower("peak", "B"),
+    "requests_per_s": Column("requests", "/s"), "tokens_per_s": Column("tokens", "/s"),
+    "within": Column("within the deadline", "%"), "first_p50": Column("first text p50", "s"),
+    "first_p95": Column("first text p95", "s"), "token_p50": Column("each token p50", "s"),
+    "refused": Column("refused", "%"), "lost": Column("lost", "%"), "peak": Column("peak", "B"),
 }  # fmt: skip
 
 
-ATTAINED = {"rate": higher("rate at which 90 % keep the deadline", "/s")}
+ATTAINED = {"rate": Column("rate at which 90 % keep the deadline", "/s")}
 
 
 def attained(rates: Sequence[float], kept: Sequence[float]) -> float:
@@ -331,7 +303,6 @@ def load(
     Each measurement has a new server, which is warmed up by one request of each kind. Its memory is measured from
     outside.
     """
-    work_dir.mkdir(parents=True, exist_ok=True)
     world = World(topics, documents, length)
     try:
         steps = [float(part) for part in rates.split(",") if part]
@@ -341,10 +312,12 @@ def load(
     loads = {name: drawing for name, drawing in loads.items() if drawing}
     if not loads:
         raise click.UsageError("--rates gives the load")
-    collection = indexed(world, work_dir, embedder)
+    name = f"load-{topics}-{documents}-{length}-{Path(embedder).name or 'default'}"
+    texts = (text for topic in range(topics) for text in world.texts(topic))
+    collection = collection_of(work_dir / name, texts, embedder=embedder or None)
     commands = {
         name: [
-            *program_of(options), "serve", "--port", "{port}", "--memory", memory, "--threads", str(threads),
+            *program_of(options), "serve", "--port", "0", "--memory", memory, "--threads", str(threads),
             "--llm", str(model), "-c", str(collection), "--memory-path", "{folder}/memory",
             *(["--embedder", embedder] if embedder else []),
             *[part for part in shlex.split(options) if not part.startswith("@")],
@@ -358,17 +331,17 @@ def load(
         with running(commands[name], name) as (port, watch):
             kinds = [kind for kind in KINDS if any(one.kind == kind for one in drawing)]
             for kind in kinds:
-                warm = sent(port, Arrival(0, kind, 0, -1), world, answer, None, 600)
+                warm = sent(port, Arrival(0, kind, 0, -1), world, answer, time.perf_counter())
                 if warm.first is None:
                     raise EdgeError(f"{name} answered {kind} with {warm.status}")
             begin = time.perf_counter()
-            samples = opened(port, drawing, world, answer, 600.0)
+            samples = opened(drawing, lambda one, at, port=port: sent(port, one, world, answer, at), _MOST_AT_ONCE)  # type: ignore[misc]
             sums = summed(samples, time.perf_counter() - begin, deadline)
         say(f"{sums['within']:.0%} within the deadline, first text after {sums['first_p50']:.2f} s")
         for why, count in Counter(sample.why for sample in samples if sample.why).most_common():
             say(f"{count} lost: {why}")
-        found[name].setdefault(load_name, []).append(sums | {"peak": float(watch.high_water)})
-        held = max(held, watch.high_water)
+        found[name].setdefault(load_name, []).append(sums | {"peak": float(watch.peak)})
+        held = max(held, watch.peak)
     conditions = {
         "model": model.name, "mix": ",".join(f"{kind}={n}" for kind, n in mix.items()), "topics": topics,
         "documents": documents, "words": length, "answer": answer, "deadline": deadline,
@@ -386,17 +359,3 @@ def program_of(options: str) -> list[str]:
     changes = [part[1:] for part in shlex.split(options) if part.startswith("@")]
     altered = [sys.executable, str(Path(__file__).with_name("altered.py")), ",".join(changes)]
     return altered if changes else list(EDGE)
-
-
-def indexed(world: World, work_dir: Path, embedder: str) -> Path:
-    """The collection of a world's documents; it is made if it does not exist."""
-    name = f"load-{world.topics}-{world.each}-{world.length}-{Path(embedder).name or 'default'}"
-    collection, texts = work_dir / name, work_dir / f"{name}-texts"
-    if not collection.exists():
-        world.write(texts)
-        command = [*EDGE, "index", str(texts), "-c", str(collection), "--memory", "1GB"]
-        command += ["--embedder", embedder] if embedder else []
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise EdgeError(f"the documents were not indexed: {done.stderr.strip().splitlines()[-1:]}")
-    return collection

@@ -25,9 +25,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-from bench.answer_odds import CELLS, cell, reading_of
-from bench.answers import holds
-from bench.figures import Figure, higher, lower, neither, tabulate
+from bench.answer_odds import CELLS, cell, holds, reading_of
+from bench.figures import Column, Figure, tabulate
 from bench.options import File, Folder, NewFolder, Output, benchmark
 from bench.process import say
 from edge.apps.assistant.answer import CLOSEST
@@ -169,13 +168,13 @@ def curve(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 _FOUND = {
-    "first": higher("right file first"), "three": higher("right file in three"),
-    "hit": higher(f"answer in {_HITS} hits"), "read": higher("answer in passages read"),
+    "first": Column("right file first"), "three": Column("right file in three"),
+    "hit": Column(f"answer in {_HITS} hits"), "read": Column("answer in passages read"),
 }  # fmt: skip
 
 
 def figures(result: Mapping[str, Any]) -> Iterator[Figure]:
     """The figures of a stored run."""
-    yield from tabulate(result["kinds"], CELLS | {"words": neither("words"), "seconds": lower("time", "s")}, "answers")
+    yield from tabulate(result["kinds"], CELLS | {"words": Column("words"), "seconds": Column("time", "s")}, "answers")
     yield from tabulate(result["kinds"], _FOUND, "found")
     yield from tabulate(result["curve"], {name: CELLS[name] for name in _SHOWN}, "threshold")

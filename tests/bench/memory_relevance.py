@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from bench.figures import higher, lower, neither, tabulate
+from bench.figures import Column, tabulate
 from bench.options import Output, benchmark
 from edge.apps.memory.searching import NAME, SIGNALS, first_person
 from edge.budget import MemoryBudget
@@ -69,11 +69,11 @@ def memory_relevance(
             "auc_before": _auc(before, there),
         }
     columns = {
-        "helpful_found": higher("helpful found", "%"), "others_found": lower("others found", "%"),
-        "auc": higher("area under the curve"), "auc_before": neither("by the reranker alone"),
-        "helpful_found_before": neither("helpful found by it", "%"),
-        "others_found_before": neither("others found by it", "%"), "helpful": neither("helpful"),
-        "others": neither("others"),
+        "helpful_found": Column("helpful found", "%"), "others_found": Column("others found", "%"),
+        "auc": Column("area under the curve"), "auc_before": Column("by the reranker alone"),
+        "helpful_found_before": Column("helpful found by it", "%"),
+        "others_found_before": Column("others found by it", "%"), "helpful": Column("helpful"),
+        "others": Column("others"),
     }  # fmt: skip
     result = {"signals": SIGNALS, **fitted.model.to_json(), "sets": report}
     output.put(result, tabulate(report, columns), f"relevance of at least {_USUAL}")

@@ -36,7 +36,7 @@ class Output:
         self,
         result: Mapping[str, Any],
         figures: Iterable[Figure],
-        show: str | Callable[[], None],
+        show: str,
         notes: Iterable[str] = (),
         *,
         held: int = 0,
@@ -44,14 +44,12 @@ class Output:
     ) -> None:
         """Prints the result and stores the run with its figures and notes.
 
-        `show` is the sentences above the tables of the figures; or a function that prints everything, where figures do
-        not tell all. `held` is the most bytes that a process of this program held, and `limit` their limit.
+        `show` is the sentences above the tables of the figures. `held` is the most bytes that a process of this program
+        held, and `limit` their limit.
         """
         figures = tuple(figures)
         if self.as_json:
             click.echo(json.dumps(result, ensure_ascii=False))
-        elif callable(show):
-            show()
         else:
             click.echo("\n".join(filter(None, (show, aligned(figures)))))
         if self.store is not None and self.begun is not None:
@@ -137,15 +135,11 @@ def benchmark(function: Callable[..., None]) -> click.Command:
 
     A parameter becomes an option with its name, type and default. `Annotated` adds a help text, flags (strings that
     begin with a dash), a type of click, `ARGUMENT` or `Otherwise`. `tuple[X, ...]` may be given several times; of a
-    list, the default is shown with commas. Parameters that decorators below have made options of are left to these.
-    `output` gets `--json` and `--store`.
+    list, the default is shown with commas. `output` gets `--json` and `--store`.
     """
-    params: list[click.Parameter] = list(reversed(getattr(function, "__click_params__", [])))
-    given_below = {param.name for param in params}
     hints = get_type_hints(function, include_extras=True)
-    for name, given in signature(function).parameters.items():
-        if hints[name] is not Output and name not in given_below:
-            params.append(_parameter(name, hints[name], given.default))
+    given = signature(function).parameters
+    params = [_parameter(name, hints[name], given[name].default) for name in given if hints[name] is not Output]
     params += [
         click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."),
         click.Option(

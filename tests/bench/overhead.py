@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from bench.figures import Figure, lower, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.options import Output, Rounds, Threads, WorkDir, benchmark, stated
 from bench.process import measure, processor
 from bench.texts import documents
-from bench.vectors import opened_index
+from bench.vectors import filled, opened_index
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.devices.cpu import CpuDevice, HostMemory
@@ -29,7 +29,8 @@ PARTS = ("layers", "tokenizing", "input", "scores")
 """The work of a model. All other time of a reranking is the core's."""
 
 QUERY = "which bridge did the winter storm close to all supply"
-_QUESTIONS, _NEIGHBOURS, _LIST_ROWS = 200, 10, 100
+_QUESTIONS, _NEIGHBOURS = 200, 10
+_OPTIONS = IndexOptions(codec="flat", flat_limit=0, list_rows=100)
 
 
 @benchmark
@@ -61,10 +62,10 @@ def overhead(
 
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
     arms = {name: _columns(rounds) for name, rounds in report["rerank"]["arms"].items()}
-    parts = {name: lower(name, "s") for name in ("core", *PARTS)}
-    yield from tabulate(arms, {"seconds": lower("whole", "s"), **parts}, "reranking")
+    parts = {name: Column(name, "s") for name in ("core", *PARTS)}
+    yield from tabulate(arms, {"seconds": Column("whole", "s"), **parts}, "reranking")
     lists = {name: {"list": rounds} for name, rounds in report["search"].items()}
-    yield from tabulate(lists, {"list": lower("a list", "s")}, "search")
+    yield from tabulate(lists, {"list": Column("a list", "s")}, "search")
 
 
 def _columns(rounds: Sequence[dict[str, float]]) -> dict[str, list[float]]:
@@ -168,24 +169,20 @@ def _searches(task: dict[str, Any]) -> dict[str, list[float]]:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     found: dict[str, list[float]] = {"cpu": [], "null": []}
     with tempfile.TemporaryDirectory(dir=task["work_dir"]) as folder:
+        filled(Path(folder), task["dim"], MemoryBudget(4 << 30), lambda _: [(0, vectors)], _OPTIONS)
         for turn in range(task["rounds"] + 1):
             for name, device in (("cpu", CpuDevice), ("null", NullDevice)):
-                seconds = _search(Path(folder), device, vectors, task["nprobe"], build=turn == 0 and name == "cpu")
+                seconds = _search(Path(folder), device, vectors, task["nprobe"])
                 if turn:
                     found[name].append(seconds)
     return found
 
 
-def _search(folder: Path, device: Callable[..., Any], vectors: Any, nprobe: int, *, build: bool) -> float:
-    budget, trace = MemoryBudget(4 << 30), Trace()
-    options = IndexOptions(codec="flat", flat_limit=0, list_rows=_LIST_ROWS)
+def _search(folder: Path, device: Callable[..., Any], vectors: Any, nprobe: int) -> float:
+    trace = Trace()
     lists = device(MemoryBudget(2 << 30, part=True), trace=trace)
-    given = {"trace": trace, "device": lists, "options": options}
-    with opened_index(folder, vectors.shape[1], budget, **given) as (index, database):
-        if build:
-            with database.write() as db:
-                index.add(db, np.arange(len(vectors)), vectors)
-            index.maintain(database.write, full=True)
+    given = {"trace": trace, "device": lists, "options": _OPTIONS}
+    with opened_index(folder, vectors.shape[1], MemoryBudget(4 << 30), **given) as (index, database):
         questions = vectors[:: len(vectors) // _QUESTIONS][:_QUESTIONS]
         probed = 0
         with database.read() as db:

@@ -35,10 +35,19 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         return {"seconds": seconds, "nbytes": sum(path.stat().st_size for path in files)}
     ask, close = own if isinstance(own, tuple) else (own, lambda: None)
     queries = task["queries"]
+
+    def before() -> None:
+        if task.get("cold"):
+            from bench.process import drop_page_cache
+
+            drop_page_cache(Path(task["model"]))
+
+    before()
     ask(queries[0])
     report: dict[str, Any] = {"first": time.perf_counter() - started, "seconds": [], "answers": []}
     end = time.perf_counter() + task["longest"]
     for query in queries:
+        before()
         started = time.perf_counter()
         if started >= end and report["answers"]:
             break
@@ -60,6 +69,13 @@ def _rerank_edge(task: dict[str, Any]) -> Asked:
         return [found[i] for i in range(len(asked[1]))]
 
     return score
+
+
+def _rerank_onnxruntime(task: dict[str, Any]) -> Asked:
+    from bench.plain_onnx import PlainReranker
+
+    reranker = PlainReranker(Path(task["model"]), threads=task["threads"])
+    return lambda asked: reranker.score(*asked, task["max_tokens"])
 
 
 def _rerank_flashrank(task: dict[str, Any]) -> Asked:

@@ -8,20 +8,20 @@ the rates of a disk and of a prefill. The caches, the ledger, the line of waitin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import numpy as np
 
-from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.load import ATTAINED, attained, drawn
+from bench.figures import Column, Figure, tabulate
+from bench.load import ATTAINED, Arrival, attained, drawn, opened
 from bench.options import Base, Count, Output, VectorsDir, benchmark, stated
 from bench.process import measure, say
-from bench.vectors import Floats, VectorSet, opened_index
+from bench.vectors import Floats, VectorSet, filled, opened_index
 from edge.budget import MemoryBudget
 from edge.cache.residency import Residency
 from edge.config import parse_size
@@ -62,14 +62,7 @@ def index_of(work_dir: Path, rows: int, base: Path | None, topics: int, list_row
     made = VectorSet.made(work_dir / f"placement-{rows}-{topics}", rows=rows, queries=topics, base=base)
     folder = made.folder / f"index-{_CODEC}-{list_rows}"
     options = IndexOptions(codec=_CODEC, flat_limit=0, list_rows=list_rows)
-    with opened_index(folder, made.dim, MemoryBudget(_BUILD_MEMORY), options=options) as (index, database):
-        with database.read() as db:
-            held = index.status(db).rows
-        for start, vectors in made.blocks(held):
-            say(f"adding vectors: {start + len(vectors):,} of {rows:,}")
-            with database.write() as db:
-                index.add(db, np.arange(start, start + len(vectors)), vectors)
-        index.maintain(database.write, full=True, progress=lambda stage, done, total: None)
+    filled(folder, made.dim, MemoryBudget(_BUILD_MEMORY), made.blocks, options)
     return made, folder
 
 
@@ -127,13 +120,13 @@ def placement(
 
 
 _COLUMNS = {
-    "kept": higher("answers begun in time", "%"), "searched": higher("searches in time", "%"),
-    "p50": lower("search p50", "s"),
-    "p95": lower("search p95", "s"), "first_p95": lower("with states p95", "s"),
-    "hit_rate": neither("bytes of lists in memory", "%"), "of_held": neither("of those held", "%"),
-    "expected": neither("as predicted", "%"), "held": neither("lists held", "B"),
-    "read": lower("read for a search", "B"), "cut": neither("lists left out of a search"),
-    "recall": higher("of what is found without a deadline", "%"),
+    "kept": Column("answers begun in time", "%"), "searched": Column("searches in time", "%"),
+    "p50": Column("search p50", "s"),
+    "p95": Column("search p95", "s"), "first_p95": Column("with states p95", "s"),
+    "hit_rate": Column("bytes of lists in memory", "%"), "of_held": Column("of those held", "%"),
+    "expected": Column("as predicted", "%"), "held": Column("lists held", "B"),
+    "read": Column("read for a search", "B"), "cut": Column("lists left out of a search"),
+    "recall": Column("of what is found without a deadline", "%"),
 }  # fmt: skip
 
 
@@ -210,10 +203,10 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
             _hold(searcher, snapshot, centres, task)
         if task.get("passing"):
             searcher.host.residency._capacity = _PASSING
-        run = Load(searcher, snapshot, centres, task["nprobe"], states)
-        run([(one.at, one.topic, (1 << 30) + one.number) for one in before])
+        of = searcher, snapshot, centres, task["nprobe"], states
+        asked(*of, [replace(one, number=(1 << 30) + one.number) for one in before])
         earlier = trace.snapshot()
-        measured = run([(one.at, one.topic, one.number) for one in arrivals])
+        measured = asked(*of, arrivals)
         grown = trace.since(earlier)
         log, nbytes, mask = _replayable(searcher, snapshot, centres, arrivals, task["nprobe"])
         placed = searcher.placement
@@ -237,62 +230,42 @@ def _replayable(
 ) -> tuple[list[Asked], Any, Any]:
     """The measured searches as a placement logs them, the bytes of each list, and the lists that are held now."""
     nbytes = np.array([sum(part.nbytes for part in parts) for parts in snapshot.lists], np.int64)
-    asked = [
+    sample = [
         Asked(one.at, np.unique(probe(question(centres, one.topic, one.number), snapshot.centroids, nprobe)))
         for one in arrivals
     ]
     mask = np.zeros(len(nbytes), np.bool_)
     if searcher.placement is not None and searcher.placement.share is not None:
         mask[searcher.placement.share.lists] = True
-    return asked, nbytes, mask
+    return sample, nbytes, mask
 
 
 def _hold(searcher: IndexSearcher, snapshot: Snapshot, centres: Floats, task: Mapping[str, Any]) -> None:
     """Holds a fixed share of the lists, the hottest of another sample of the same traffic first."""
-    sample = drawn(100.0, 10.0, {"search": 1}, len(centres), seed=3)
-    asked, nbytes, _ = _replayable(searcher, snapshot, centres, sample, task["nprobe"])
-    counts = np.bincount(np.concatenate([one.lists for one in asked]), minlength=len(nbytes))
+    arrivals = drawn(100.0, 10.0, {"search": 1}, len(centres), seed=3)
+    sample, nbytes, _ = _replayable(searcher, snapshot, centres, arrivals, task["nprobe"])
+    counts = np.bincount(np.concatenate([one.lists for one in sample]), minlength=len(nbytes))
     parts = [part for number in np.argsort(-counts, kind="stable") for part in snapshot.lists[number]]
     parts = parts[: round(task["share"] * len(parts))]
     searcher.host.residency.hold([(p.key, p.nbytes, searcher.host.fetch(p)) for p in parts], 4 << 20)
 
 
-class Load:
-    """Sends questions at their times, whatever became of those before."""
+def asked(
+    searcher: IndexSearcher, snapshot: Snapshot, centres: Floats, nprobe: int, states: States | None,
+    arrivals: Sequence[Arrival],
+) -> dict[str, Any]:  # fmt: skip
+    """The times and results of questions that are sent when they arrive, whatever became of those before."""
 
-    def __init__(
-        self, searcher: IndexSearcher, snapshot: Snapshot, centres: Floats, nprobe: int, states: States | None
-    ) -> None:
-        self._search: Callable[[Floats], Any] = lambda vector: searcher.search(snapshot, vector, _K, nprobe=nprobe)
-        self._centres = centres
-        self._states = states
+    def ask(one: Arrival, at: float) -> tuple[float, float, list[int], int]:
+        hits = searcher.search(snapshot, question(centres, one.topic, one.number), _K, nprobe=nprobe)
+        took = time.perf_counter() - at
+        if states is not None:
+            states.use(one.topic)
+        return took, time.perf_counter() - at, hits.ids[0].tolist(), hits.lists_cut
 
-    def __call__(self, load: Sequence[tuple[float, int, int]], clients: int = _THREADS) -> dict[str, Any]:
-        """Asks (at, topic, number) of each question, by at most so many threads, and returns times and results."""
-        took, first = [0.0] * len(load), [0.0] * len(load)
-        found: list[list[int]] = [[]] * len(load)
-        cut = [0] * len(load)
-        begin = time.perf_counter()
-
-        def ask(place: int, at: float, topic: int, number: int) -> None:
-            hits = self._search(question(self._centres, topic, number))
-            took[place] = time.perf_counter() - begin - at
-            if self._states is not None:
-                self._states.use(topic)
-            first[place] = time.perf_counter() - begin - at
-            found[place], cut[place] = hits.ids[0].tolist(), hits.lists_cut
-
-        with ThreadPoolExecutor(clients) as pool:
-            futures = []
-            for place, (at, topic, number) in enumerate(load):
-                time.sleep(max(0.0, begin + at - time.perf_counter()))
-                futures.append(pool.submit(ask, place, at, topic, number))
-            for future in futures:
-                future.result()
-        if not load:
-            return {}
-        return {
-            "took": took, "first": first, "found": found,
-            "p50": float(np.quantile(took, 0.5)), "p95": float(np.quantile(took, 0.95)),
-            "first_p95": float(np.quantile(first, 0.95)), "cut": float(np.mean(cut)),
-        }  # fmt: skip
+    took, first, found, cut = zip(*opened(arrivals, ask, _THREADS), strict=True)
+    return {
+        "took": took, "first": first, "found": found,
+        "p50": float(np.quantile(took, 0.5)), "p95": float(np.quantile(took, 0.95)),
+        "first_p95": float(np.quantile(first, 0.95)), "cut": float(np.mean(cut)),
+    }  # fmt: skip

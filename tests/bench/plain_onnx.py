@@ -19,7 +19,7 @@ from edge.errors import CapabilityError
 from edge.models.packed import EMBED, HEAD, PackedModel
 from edge.models.spec import LayerSpec, ModelSpec
 from edge.models.tokenizer import PairTokenizer
-from edge.runtimes.onnx_layer import load_onnxruntime
+from edge.runtimes.onnx_layer import CONTRIB, Graph, element_type, load_onnxruntime
 from edge.runtimes.scoring import logits, sigmoid
 
 _BATCH = 8
@@ -80,66 +80,38 @@ def session(serialized: bytes, threads: int) -> Any:
 
 def graph(spec: LayerSpec, layers: Iterable[dict[str, npt.NDArray[Any]]]) -> bytes:
     """A serialized ONNX graph of all layers of an encoder, with constant weights."""
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import numpy_helper
 
-    nodes: list[Any] = []
-    constants: list[Any] = []
+    g = Graph("encoder")
 
-    def constant(name: str, value: npt.NDArray[Any]) -> str:
-        constants.append(numpy_helper.from_array(value, name))
+    def held(values: npt.NDArray[Any]) -> str:
+        name = f"weights_{len(g._constants)}"
+        g._constants[name] = numpy_helper.from_array(values, name)
         return name
 
-    def op(kind: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
-        nodes.append(helper.make_node(kind, inputs, [output], domain=domain, **attributes))
-        return output
-
-    def linear(x: str, name: str, weights: dict[str, npt.NDArray[Any]], matrix: str) -> str:
-        out = f"{name}.{matrix}"
-        weight = constant(f"{out}.weight", weights[f"{matrix}.weight"])
-        bias = constant(f"{out}.bias", weights[f"{matrix}.bias"])
+    def linear(x: str, weights: dict[str, npt.NDArray[Any]], matrix: str) -> str:
+        weight, bias = (held(weights[f"{matrix}.{part}"]) for part in ("weight", "bias"))
         if spec.precision != "int8":
-            return op("Add", [op("MatMul", [x, weight], f"{out}.product"), bias], f"{out}.result")
-        scale = constant(f"{out}.scale", weights[f"{matrix}.scale"])
-        peak = op("ReduceMax", [op("Abs", [x], f"{out}.abs"), "last"], f"{out}.row", keepdims=1)
-        peak = op("Max", [peak, "tiny"], f"{out}.peak")
-        quantized = op("QuantizeLinear", [op("Div", [x, peak], f"{out}.unit"), "step", "zero"], f"{out}.quantized")
-        product = op("MatMulInteger", [quantized, weight, "zero"], f"{out}.integer")
-        scaled = op("Mul", [op("Cast", [product], f"{out}.float", to=TensorProto.FLOAT), "step"], f"{out}.stepped")
-        rows = op("Mul", [op("Mul", [scaled, peak], f"{out}.rows"), scale], f"{out}.columns")
-        return op("Add", [rows, bias], f"{out}.result")
+            return g.op("Add", g.op("MatMul", x, weight), bias)
+        peak = g.op("Max", g.op("ReduceMax", g.op("Abs", x), last, keepdims=1), tiny)
+        quantized = g.op("QuantizeLinear", g.op("Div", x, peak), step, zero)
+        product = g.op("MatMulInteger", quantized, weight, zero)
+        scaled = g.op("Mul", g.op("Cast", product, to=element_type("float32")), step)
+        return g.op("Add", g.op("Mul", g.op("Mul", scaled, peak), held(weights[f"{matrix}.scale"])), bias)
 
-    constant("last", np.array([-1], np.int64))
-    constant("tiny", np.float32(1e-30) * np.ones((), np.float32))
-    constant("step", np.array(1 / 127, np.float32))
-    constant("zero", np.array(128, np.uint8))
-    width = spec.heads * spec.head_size
-    constant("thirds", np.array([width] * 3, np.int64))
-    x = "hidden"
-    for i, weights in enumerate(layers):
-        name = f"l{i}"
-        qkv = linear(x, name, weights, "qkv")
-        parts = [f"{name}.{part}" for part in "qkv"]
-        nodes.append(helper.make_node("Split", [qkv, "thirds"], parts, axis=-1))
-        fused = [*parts, "", "lengths"]
-        context = op("MultiHeadAttention", fused, f"{name}.context", "com.microsoft", num_heads=spec.heads)
-        x = op("Add", [x, linear(context, name, weights, "out")], f"{name}.sum1")
-        x = _norm(op, constant, x, f"{name}.norm1", weights, "norm1", spec.norm_eps)
-        inner = op("Gelu", [linear(x, name, weights, "up")], f"{name}.gelu")
-        x = op("Add", [x, linear(inner, name, weights, "down")], f"{name}.sum2")
-        x = _norm(op, constant, x, f"{name}.norm2", weights, "norm2", spec.norm_eps)
-    inputs = [
-        helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["batch", "length", spec.hidden]),
-        helper.make_tensor_value_info("lengths", TensorProto.INT32, ["batch"]),
-    ]
-    outputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["batch", "length", spec.hidden])]
-    made = helper.make_graph(nodes, "encoder", inputs, outputs, constants)
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-    data: bytes = helper.make_model(made, opset_imports=opsets, ir_version=9).SerializeToString()
-    return data
+    def norm(x: str, weights: dict[str, npt.NDArray[Any]], key: str) -> str:
+        weight, bias = (held(weights[f"{key}.{part}"]) for part in ("weight", "bias"))
+        return g.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=spec.norm_eps)
 
-
-def _norm(op: Any, constant: Any, x: str, name: str, weights: dict[str, npt.NDArray[Any]], key: str, eps: float) -> str:
-    weight = constant(f"{name}.weight", weights[f"{key}.weight"])
-    bias = constant(f"{name}.bias", weights[f"{key}.bias"])
-    result: str = op("LayerNormalization", [x, weight, bias], name, axis=-1, epsilon=eps)
-    return result
+    last, tiny, step = g.constant([-1], "int64"), g.constant(1e-30, "float32"), g.constant(1 / 127, "float32")
+    zero, thirds = g.constant(128, "uint8"), g.constant([spec.heads * spec.head_size] * 3, "int64")
+    x = g.input("hidden", "float32", ("batch", "length", spec.hidden))
+    lengths = g.input("lengths", "int32", ("batch",))
+    for weights in layers:
+        parts = g.op_many("Split", 3, linear(x, weights, "qkv"), thirds, axis=-1)
+        context = g.op("MultiHeadAttention", *parts, "", lengths, domain=CONTRIB, num_heads=spec.heads)
+        x = norm(g.op("Add", x, linear(context, weights, "out")), weights, "norm1")
+        inner = g.op("Gelu", linear(x, weights, "up"))
+        x = norm(g.op("Add", x, linear(inner, weights, "down")), weights, "norm2")
+    g.output(x, "advanced", "float32", ("batch", "length", spec.hidden))
+    return g.serialize()

@@ -9,10 +9,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import click
@@ -25,16 +26,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAIN = Path(__file__).with_name("__main__.py")
-
-_POLL_S = 0.01
-"""The seconds between two samples of a process tree."""
-
-_SEARCH_S = 0.2
-"""The seconds between two searches for child processes. A search looks at every process of the machine, which takes
-milliseconds of a core, and would disturb the measurement if it were made for each sample."""
-
-_NEW_S = 0.1
-"""The age at which a child process counts."""
 
 
 def measure(
@@ -72,21 +63,20 @@ def measure(
             )
         except OSError as error:
             raise CapabilityError(f"{python} cannot be run: {error.strerror}") from error
-        watch = TreeWatch(process.pid)
-        try:
-            process.communicate(json.dumps(task).encode(), timeout=timeout)
-        except subprocess.TimeoutExpired as error:
-            raise EdgeError(f"{name} was ended after {timeout:.0f} s") from error
-        finally:
-            process.kill()
-            process.wait()
-            watch.close()
+        with watched(process.pid) as watch:
+            try:
+                process.communicate(json.dumps(task).encode(), timeout=timeout)
+            except subprocess.TimeoutExpired as error:
+                raise EdgeError(f"{name} was ended after {timeout:.0f} s") from error
+            finally:
+                process.kill()
+                process.wait()
         texts = []
         for file in (out, errors):
             file.seek(0)
             texts.append(file.read().decode("utf-8", "replace"))
     report = report_of(f"{name} failed", process.returncode, *texts)
-    return report | {"peak_resident": max(watch.high_water, report.get("peak_resident", 0))}
+    return report | {"peak_resident": max(watch.peak, report.get("peak_resident", 0))}
 
 
 _RUN_SCRIPT = """
@@ -100,6 +90,15 @@ runpy.run_path(script, run_name="__main__")
 
 def say(text: str) -> None:
     click.echo(text, err=True)
+
+
+def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The report that is stored in a file; it is made unless it is there."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(make()), encoding="utf-8")
+    report: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return report
 
 
 def in_turn(
@@ -141,45 +140,17 @@ def timed(
     return results, seconds
 
 
-class TreeWatch:
-    """The high-water mark of the anonymous memory of a process and all its children, sampled from outside."""
+@contextmanager
+def watched(pid: int) -> Iterator[Any]:
+    """The high-water mark (`peak`) of the anonymous memory of a process and all its children, sampled from outside, on
+    Linux; 0 elsewhere. It is looked at less often than in the campaign, which would disturb the measurement."""
+    if sys.platform == "linux":
+        from campaign.sampler import Sampler
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.high_water = 0
-        self._process = psutil.Process(pid)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        tree, searched = [self._process], 0.0
-        while not self._stop.wait(_POLL_S):
-            if time.monotonic() - searched >= _SEARCH_S:
-                tree, searched = [self._process, *self._children()], time.monotonic()
-            self.high_water = max(self.high_water, sum(map(_anonymous, tree)))
-
-    def _children(self) -> list[psutil.Process]:
-        """All processes below, except new ones: a child shares the memory of its parent until it starts its program,
-        and would count twice."""
-        try:
-            children = self._process.children(recursive=True)
-            return [child for child in children if time.time() - child.create_time() >= _NEW_S]
-        except (psutil.Error, OSError):  # a process has ended; the next search finds the others
-            return []
-
-
-def _anonymous(process: psutil.Process) -> int:
-    """The anonymous resident bytes of a process; 0 if it has ended."""
-    try:
-        info = process.memory_info()
-    except (psutil.Error, OSError):
-        return 0
-    return int(info.rss - getattr(info, "shared", 0))
+        with Sampler(pid, interval=0.01, search=0.1) as sampler:
+            yield sampler
+    else:
+        yield SimpleNamespace(peak=0)
 
 
 def drop_page_cache(path: Path) -> bool:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bench.process import say
-from bench.vectors import opened_index
+from bench.vectors import BLOCK, Floats, filled
 from edge.apps.assistant.retrieval import Retrieval, Vectors
 from edge.apps.collection.filters import Filters
 from edge.apps.collection.hits import Hit
@@ -25,11 +24,7 @@ from edge.runtimes.embedder import Embedder
 from edge.text.sentences import sentences
 from edge.trace import Trace
 
-_ADDED = 20_000
 _SHORTEST = 40
-_EMBEDDED = 20_000
-"""Sentences that are embedded at a time."""
-
 _BUILD_MEMORY = 4 << 30
 _COPY_COSINE = 0.9
 """The mean cosine of a copy with its original vector."""
@@ -52,19 +47,14 @@ def build(folder: Path, corpora: Sequence[Corpus], rows: int, *, list_rows: int)
     texts = stored_sentences(folder / "texts.jsonl", corpora)
     vectors = stored_vectors(folder / "vectors.npy", texts, budget)
     options = IndexOptions(codec="flat", flat_limit=0, list_rows=list_rows)
-    with opened_index(folder, vectors.shape[1], budget, options=options) as (index, database):
-        with database.read() as db:
-            held = index.status(db).rows
+
+    def blocks(held: int) -> Iterator[tuple[int, Floats]]:
         rng = np.random.default_rng(held)
-        while held < rows:
-            ids = np.arange(held, min(rows, held + _ADDED))
-            say(f"adding vectors: {ids[-1] + 1:,} of {rows:,}")
-            with database.write() as db:
-                index.add(db, ids, _near(vectors[ids % len(vectors)], ids >= len(vectors), rng))
-            held = int(ids[-1]) + 1
-        index.maintain(database.write, full=True, progress=lambda stage, done, total: None)
-        with database.read() as db:
-            status = index.status(db)
+        for start in range(held, rows, BLOCK):
+            ids = np.arange(start, min(rows, start + BLOCK))
+            yield start, _near(vectors[ids % len(vectors)], ids >= len(vectors), rng)
+
+    status = filled(folder, vectors.shape[1], budget, blocks, options)
     return status.rows, status.lists, status.nbytes
 
 
@@ -88,22 +78,20 @@ def stored_sentences(path: Path, corpora: Sequence[Corpus]) -> list[str]:
     return texts_of(path.parent)
 
 
-def stored_vectors(path: Path, texts: Sequence[str], budget: MemoryBudget) -> npt.NDArray[np.float32]:
+def stored_vectors(path: Path, texts: Sequence[str], budget: MemoryBudget) -> Floats:
     """The texts' vectors of unit length [n, dim]; mapped from `path`, which is written if it does not exist."""
     if not path.exists():
         parts = []
         with Embedder(budget=budget) as embedder:
-            for start in range(0, len(texts), _EMBEDDED):
-                parts.append(embedder.embed(texts[start : start + _EMBEDDED]))
+            for start in range(0, len(texts), BLOCK):
+                parts.append(embedder.embed(texts[start : start + BLOCK]))
                 say(f"embedding: {start + len(parts[-1]):,} of {len(texts):,} sentences")
         np.save(path, np.concatenate(parts))
-    vectors: npt.NDArray[np.float32] = np.load(path, mmap_mode="r")
+    vectors: Floats = np.load(path, mmap_mode="r")
     return vectors
 
 
-def _near(
-    vectors: npt.NDArray[np.float32], copied: npt.NDArray[np.bool_], rng: np.random.Generator
-) -> npt.NDArray[np.float32]:
+def _near(vectors: Floats, copied: npt.NDArray[np.bool_], rng: np.random.Generator) -> Floats:
     """The vectors of unit length, [n, dim]; with noise added to those that are copies."""
     noise = rng.standard_normal(vectors.shape).astype(np.float32)
     noise *= np.tan(np.arccos(_COPY_COSINE)) / np.linalg.norm(noise, axis=1, keepdims=True)
@@ -124,9 +112,9 @@ class IndexLibrary:
         """A search probes as many lists as the recall target needs. `reuse` keeps them in memory for later ones."""
         self.budget = embedder.budget
         self.trace = trace
-        self.searches: list[dict[str, Any]] = []
-        """For each search the seconds of generation since the one before, which could hide its reads (`window`), and
-        the seconds that it waited for the link (`stall`)."""
+        self.hideable = 0.0
+        """The seconds of one question that perfect foresight would save: the wait of each search for the link, but at
+        most the duration of the generation before it, which can hide it."""
         self._index = index
         self._database = database
         self._reuse = reuse
@@ -136,8 +124,6 @@ class IndexLibrary:
         with database.read() as db:
             snapshot = index.snapshot(db)
         self.nprobe = choose_nprobe(snapshot, _RECALL)
-        self.probed = 0
-        """The number of lists that the last search probed."""
 
     def embed_queries(self, queries: Sequence[str]) -> Vectors:
         return self._embedder.embed(queries, query=True)
@@ -159,8 +145,7 @@ class IndexLibrary:
             found = self._index.search(db, vectors, k, nprobe=nprobe, seconds=seconds, window=ahead)
         if not self._reuse:
             self._index.release_lists()
-        self.probed = found.nprobe
-        self.searches.append(self._took(asked))
+        self.hideable += self._took(asked)
         self.trace.count("index.lists_read", found.lists_read)
         self.trace.count("index.hits", found.hits)
         return [
@@ -171,9 +156,6 @@ class IndexLibrary:
     def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
         return list(hits[:top_k])
 
-    def answered(self, query: str, hits: Sequence[Hit]) -> tuple[float, float] | None:
-        return None
-
     def lookahead(
         self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
     ) -> Lookahead:
@@ -181,17 +163,17 @@ class IndexLibrary:
             return self._index.lookahead(db, queries, seconds=seconds, lost=lost)
 
     def begin(self) -> None:
-        """Resets the figures for a new question."""
-        self.searches.clear()
+        """Resets the figure for a new question."""
+        self.hideable = 0.0
         self._before = self.trace.snapshot()
 
-    def _took(self, asked: Mapping[str, float]) -> dict[str, float]:
+    def _took(self, asked: Mapping[str, float]) -> float:
         before, self._before = self._before, self.trace.snapshot()
 
         def since(name: str, earlier: Mapping[str, float]) -> float:
             return self._before.get(name, 0.0) - earlier.get(name, 0.0)
 
-        return {"window": since("assistant.generate_s", before), "stall": since(f"{LINK}.stall_s", asked)}
+        return min(since(f"{LINK}.stall_s", asked), since("assistant.generate_s", before))
 
     def _hit(self, row: int, score: float) -> Hit:
         return Hit(

@@ -35,7 +35,7 @@ PIPELINES = ("hyde", "subquestion", "iterative", "iter-retgen", "flare", "self-r
 PASSAGES = 3
 ROUNDS = 3
 
-_LETTERS_PER_TOKEN = 4
+LETTERS_PER_TOKEN = 4
 _INSTRUCTIONS = 60
 _PASSAGE = 100
 _SUB_QUESTIONS = 3
@@ -158,7 +158,7 @@ def _said(text: str, *, passages: int = PASSAGES, doubt: str = "") -> dict[str, 
     pieces: list[tuple[str, float]] = []
     for match in re.finditer(r"\s*\S+", text):
         unsure = match.start() < start + len(doubt) and match.end() > start
-        parts = max(1, round(len(match[0]) / _LETTERS_PER_TOKEN))
+        parts = max(1, round(len(match[0]) / LETTERS_PER_TOKEN))
         size = -(-len(match[0]) // parts)
         cut = [match[0][at : at + size] for at in range(0, len(match[0]), size)]
         pieces += [(part, _DOUBT if unsure else _CERTAIN) for part in cut]

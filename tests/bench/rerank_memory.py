@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 from making.synth import synth, synth_checkpoint
 
-from bench.figures import lower, neither, tabulate
+from bench.figures import Column, tabulate
 from bench.onnx_export import pad_token
 from bench.options import Names, Output, Precision, Rounds, Threads, WorkDir, benchmark, stated
-from bench.process import drop_page_cache, in_turn, measure, processor, say, timed
-from bench.rerank_peers import SCRIPT
+from bench.peers_script import work
+from bench.process import in_turn, measure, processor, say
+from bench.rerank_peers import best
 from bench.texts import documents
 from edge.config import parse_size
 from edge.models.packed import PackedModel
@@ -24,9 +25,6 @@ _QUERY = "how does a device answer a query within its memory budget"
 _SYSTEMS = ("streamed", "resident", "onnxruntime", "transformers")
 _RESIDENT = 4 * 10**9
 """Limit of the fully resident run."""
-
-_RUNS = 2
-"""Runs of a process, of which the last counts."""
 
 
 @benchmark
@@ -44,55 +42,56 @@ def rerank_memory(
     work_dir: WorkDir,
     output: Output,
 ) -> None:
-    """Rerank the same candidates under a limit, fully resident, and with the peers, always without pruning."""
+    """Rerank the same candidates under a limit, fully resident, and with the peers, always without pruning.
+
+    Of a process's two runs the last counts. The page cache is dropped before each one that is streamed.
+    """
     pack, checkpoint = made(shape, precision, work_dir), work_dir / f"{shape}-checkpoint"
-    if "transformers" in systems and not checkpoint.exists():
-        say(f"making the same model as a transformers checkpoint, fp32, in {checkpoint}")
-        synth_checkpoint(shape, checkpoint)
     with PackedModel.open(pack) as model:
         tokenizer = PairTokenizer(model.tokenizer_path, model.spec)
         docs = documents(tokenizer, _QUERY, candidates, tokens)
-    common: dict[str, Any] = {
-        "pack": str(pack), "checkpoint": str(checkpoint), "query": _QUERY, "docs": docs, "top_k": top_k,
-        "max_tokens": tokens, "threads": threads,
-    }  # fmt: skip
+    limit = parse_size(memory)
     tasks: dict[str, dict[str, Any]] = {
-        "streamed": {"system": "edge", "memory": parse_size(memory), "cold": True},
-        "resident": {"system": "edge", "memory": _RESIDENT, "cold": False},
-        "onnxruntime": {"system": "onnxruntime"},
+        "streamed": {"system": "edge", "model": str(pack), "memory": limit, "cold": True},
+        "resident": {"system": "edge", "model": str(pack), "memory": _RESIDENT},
+        "onnxruntime": {"system": "onnxruntime", "model": str(pack)},
     }
-
-    def run(name: str) -> dict[str, Any]:
-        if name != "transformers":
-            return measure(work, common | tasks[name] | {"name": name}, threads=threads)
-        task = {
-            "action": "rerank", "system": name, "name": name, "model": str(checkpoint), "queries": [(_QUERY, docs)],
-            "max_tokens": tokens, "threads": threads, "batch": 4, "longest": 0.0, "pad_token": pad_token(checkpoint),
-        }  # fmt: skip
-        report = measure(SCRIPT, task, threads=threads)
-        return report | _found(report["seconds"], report["answers"][-1], top_k)
-
-    reports, _ = in_turn(rounds, systems, run)
-    rows = {name: _row(found) for name, found in reports.items()}
-    conditions = {
-        "shape": shape, "precision": precision, "candidates": candidates, "tokens": tokens, "top_k": top_k,
-        "threads": threads, "rounds": rounds, "limit": parse_size(memory), "processor": processor(),
-        "page_cache": "cold for streamed, warm for the others",
+    if "transformers" in systems:
+        if not checkpoint.exists():
+            say(f"making the same model as a transformers checkpoint, fp32, in {checkpoint}")
+            synth_checkpoint(shape, checkpoint)
+        own = {"model": str(checkpoint), "batch": 4, "pad_token": pad_token(checkpoint)}
+        tasks["transformers"] = {"system": "transformers", **own}
+    common = {
+        "action": "rerank", "queries": [(_QUERY, docs)], "max_tokens": tokens, "threads": threads,
+        "longest": float("inf"),
+    }  # fmt: skip
+    reports, _ = in_turn(
+        rounds, systems, lambda name: measure(work, common | tasks[name] | {"name": name}, threads=threads)
+    )
+    rows = {
+        name: {
+            "seconds": [report["seconds"][-1] for report in found], "best": best(found[-1]["answers"][-1], top_k),
+            "peak_resident": max(report["peak_resident"] for report in found),
+        }
+        for name, found in reports.items()
     }  # fmt: skip
     first = rows.get("streamed") or next(iter(rows.values()))
     for row in rows.values():
-        row["agreed"] = len(set(row["scores"]) & set(first["scores"])) / max(1, len(first["scores"]))
-        row["slower"] = row["seconds"] / first["seconds"]
-    columns = {
-        "all_seconds": lower("time", "s"), "peak_resident": lower("peak", "B"), "agreed": neither("same top K", "%"),
-        "slower": neither("times the first"),
+        row["agreed"] = len(set(row["best"]) & set(first["best"])) / max(1, len(first["best"]))
+        row["slower"] = statistics.median(row["seconds"]) / statistics.median(first["seconds"])
+    conditions = {
+        "shape": shape, "precision": precision, "candidates": candidates, "tokens": tokens, "top_k": top_k,
+        "threads": threads, "rounds": rounds, "limit": limit, "processor": processor(),
+        "page_cache": "cold for streamed, warm for the others",
     }  # fmt: skip
-    peers = set(_SYSTEMS) - {"streamed", "resident"}
-    result = {"conditions": conditions, "systems": rows}
+    columns = {
+        "seconds": Column("time", "s"), "peak_resident": Column("peak", "B"), "agreed": Column("same top K", "%"),
+        "slower": Column("times the first"),
+    }  # fmt: skip
     held = rows["streamed"]["peak_resident"] if "streamed" in rows else 0
-    stats = rows.get("streamed", {}).get("stats")
-    shown = stated(conditions) + (f"\nstreamed: {stated(stats)}" if stats else "")
-    output.put(result, tabulate(rows, columns, peers=peers), shown, held=held, limit=parse_size(memory))
+    result = {"conditions": conditions, "systems": rows}
+    output.put(result, tabulate(rows, columns), stated(conditions), held=held, limit=limit)
 
 
 def made(shape: str, precision: str, folder: Path) -> Path:
@@ -102,54 +101,3 @@ def made(shape: str, precision: str, folder: Path) -> Path:
         say(f"making {shape} with random weights, {precision}")
         synth(shape, place, precision).close()  # type: ignore[arg-type]
     return place
-
-
-def _row(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """The medians over the rounds. Of repeated runs in one process only the last counts; earlier ones warm up the
-    process. The page cache of cold runs is dropped before each run."""
-    seconds = [report["seconds"][-1] for report in reports]
-    return {
-        "seconds": statistics.median(seconds),
-        "all_seconds": seconds,
-        "peak_resident": max(report["peak_resident"] for report in reports),
-        "peak_with_files": max((report.get("peak_with_files") or 0) for report in reports),
-        "scores": reports[-1]["scores"],
-        "stats": reports[-1].get("stats"),
-        "cold": reports[-1].get("cold", False),
-    }
-
-
-def _found(seconds: Sequence[float], scores: Sequence[float], top_k: int) -> dict[str, Any]:
-    """The report of a peer, which scores all documents."""
-    order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
-    return {"seconds": seconds, "scores": {str(i): scores[i] for i in order[:top_k]}}
-
-
-def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Scores the pairs with the task's `system`. Reports the seconds of each repetition, and the scores."""
-    return {"edge": _edge, "onnxruntime": _onnxruntime}[task["system"]](task)
-
-
-def _edge(task: dict[str, Any]) -> dict[str, Any]:
-    from edge.config import Config
-    from edge.runtimes.reranker import Reranker
-
-    config, pack = Config.load(flags={"memory": task["memory"], "threads": task["threads"]}), Path(task["pack"])
-    cold: list[bool] = []
-    with Reranker(str(pack), config=config, max_tokens=task["max_tokens"]) as reranker:
-        rankings, seconds = timed(
-            lambda _: reranker.explain(task["query"], task["docs"], task["top_k"], threshold="inf"),
-            range(_RUNS),
-            before=lambda: cold.append(task["cold"] and drop_page_cache(pack)),
-        )
-    scores = {str(r.index): r.score for r in rankings[-1].results}
-    return {"seconds": seconds, "scores": scores, "stats": rankings[-1].stats.to_json(), "cold": cold[-1]}
-
-
-def _onnxruntime(task: dict[str, Any]) -> dict[str, Any]:
-    from bench.plain_onnx import PlainReranker
-
-    reranker = PlainReranker(Path(task["pack"]), threads=task["threads"])
-    score = lambda _: reranker.score(task["query"], task["docs"], task["max_tokens"])  # noqa: E731
-    found, seconds = timed(score, range(_RUNS))
-    return _found(seconds, found[-1], task["top_k"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,13 +14,12 @@ import click
 import numpy as np
 
 from bench import onnx_export
-from bench.figures import Figure, higher, lower, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.options import ARGUMENT, Count, File, Folder, Names, Output, Rounds, Threads, WorkDir, benchmark, stated
 from bench.process import in_turn, measure, processor, say
 from edge.config import parse_size
 from edge.errors import InputError
 from edge.files.named_file import read_input
-from edge.models.blending import Retrieved
 from edge.models.pack import pack
 from edge.models.training.measures import ndcg
 
@@ -35,32 +34,32 @@ _BATCH = 32
 @dataclass(frozen=True, slots=True)
 class JudgedPool:
     """A query with its candidates in retrieval order, the grade of each, and all judged grades of the query (`ideal`),
-    including documents that retrieval missed. A document counts once, at its first passage; `documents` is None if none
-    has two."""
+    including documents that retrieval missed. A document (`documents`: of each candidate) counts once, at its first
+    passage."""
 
     query: str
     docs: list[str]
     grades: list[float]
     ideal: list[float]
-    retrieved: Retrieved = True
-    documents: list[str] | None = None
+    documents: Sequence[Any]
 
     def cut(self, count: int) -> JudgedPool:
         """The pool with only its first `count` candidates."""
-        retrieved = True if isinstance(self.retrieved, bool) else self.retrieved[:count]
-        documents = None if self.documents is None else self.documents[:count]
-        return JudgedPool(self.query, self.docs[:count], self.grades[:count], self.ideal, retrieved, documents)
+        return JudgedPool(self.query, self.docs[:count], self.grades[:count], self.ideal, self.documents[:count])
 
     def ndcg(self, scores: Any) -> float:
         """nDCG@10 of the documents in the order of `scores`, one for each candidate."""
-        order = np.argsort(-np.asarray(scores, np.float64), kind="stable").tolist()
-        if self.documents is not None:
-            seen: dict[str, int] = {}
-            for i in order:
-                seen.setdefault(self.documents[i], i)
-            order = list(seen.values())
-        gains = np.array([self.grades[i] for i in order], np.float64)
-        return float(ndcg(-np.arange(len(gains), dtype=np.float64), gains, np.array(self.ideal, float)))
+        grades = dict(zip(self.documents, self.grades, strict=True))
+        return score([self.documents[i] for i in best(scores, len(self.docs))], grades, self.ideal)
+
+
+def score(order: Iterable[Any], grades: Mapping[Any, float], ideal: Sequence[float] = ()) -> float:
+    """The nDCG@10 of documents. A repeated document counts only at its first place. `ideal`: all judged grades, where
+    there are more."""
+    first = list(dict.fromkeys(order))[:_K]
+    gains = np.array([grades.get(path, 0) for path in first] + [0] * (_K - len(first)), np.float64)
+    every = np.array(sorted(ideal or grades.values()), np.float64)
+    return float(ndcg(-np.arange(_K, dtype=np.float64), gains, every))
 
 
 @benchmark
@@ -167,8 +166,8 @@ def row(
     for name, pools in judged.items():
         found["ndcg"][name] = statistics.mean(pool.ndcg(next(rest)) for pool in pools)
     if reference:
-        pairs = list(zip(map(_best, scores), map(_best, reference[-1]["answers"]), strict=True))
-        found["same"] = statistics.mean(len(own & its) / len(its) for own, its in pairs)
+        pairs = list(zip(map(best, scores), map(best, reference[-1]["answers"]), strict=True))
+        found["same"] = statistics.mean(len(set(own) & set(its)) / len(its) for own, its in pairs)
     return found
 
 
@@ -177,16 +176,18 @@ def retrieved_quality(pools: Sequence[JudgedPool]) -> float:
     return statistics.mean(pool.ndcg(-np.arange(len(pool.docs))) for pool in pools)
 
 
-def _best(scores: Sequence[float]) -> set[int]:
-    return set(np.argsort(-np.asarray(scores), kind="stable")[:_K].tolist())
+def best(scores: Sequence[float], k: int = _K) -> list[int]:
+    """The places of the `k` best candidates."""
+    return [int(place) for place in np.argsort(-np.asarray(scores), kind="stable")[:k]]
 
 
 def figures(result: Mapping[str, Any]) -> Iterator[Figure]:
     sets = list(result["retrieved"])
     columns = {
-        "seconds": lower("a query", "s"), "first": lower("first query from the start", "s"), "peak": lower("peak", "B"),
-        **{f"ndcg {number}": higher(f"nDCG@10, {name}") for number, name in enumerate(sets)},
-        "same": higher("same first 10 as transformers", "%"),
+        "seconds": Column("a query", "s"), "first": Column("first query from the start", "s"),
+        "peak": Column("peak", "B"),
+        **{f"ndcg {number}": Column(f"nDCG@10, {name}") for number, name in enumerate(sets)},
+        "same": Column("same first 10 as transformers", "%"),
     }  # fmt: skip
     found = {**result["systems"], "order of retrieval": {"ndcg": result["retrieved"]}}
     # The names of files hold dots, which would lead into nested values.
@@ -194,7 +195,7 @@ def figures(result: Mapping[str, Any]) -> Iterator[Figure]:
         name: {**values, **{f"ndcg {number}": values["ndcg"][each] for number, each in enumerate(sets)}}
         for name, values in found.items()
     }
-    yield from tabulate(rows, columns, peers=[name for name in rows if not name.startswith("edge")])
+    yield from tabulate(rows, columns)
 
 
 def read_pools(path: Path, limit: int) -> list[JudgedPool]:
@@ -210,10 +211,9 @@ def read_pools(path: Path, limit: int) -> list[JudgedPool]:
         try:
             value = json.loads(line)
             grades = [float(grade) for grade in value["grades"]]
-            docs, scores = list(map(str, value["docs"])), value.get("scores")
-            retrieved = scores is None or [float(score) for score in scores]
-            ideal, documents = value.get("ideal") or grades, value.get("documents")
-            pool = JudgedPool(str(value["query"]), docs, grades, ideal, retrieved, documents)
+            docs, ideal = list(map(str, value["docs"])), value.get("ideal") or grades
+            documents = value.get("documents") or range(len(docs))
+            pool = JudgedPool(str(value["query"]), docs, grades, ideal, documents)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f'{path}, line {number}: needs "query", "docs" and "grades" ({error})') from None
         if len(pool.docs) != len(grades):

@@ -110,7 +110,7 @@ def command_line(context: click.Context) -> str:
         values = value if isinstance(value, tuple) else (value,)
         texts = [shlex.quote(without_folders(_as_typed(one))) for one in values]
         if isinstance(param, click.Option) and param.is_flag:
-            texts = [(param.opts if value else param.secondary_opts)[-1]]
+            texts = [param.opts[-1]]
         elif isinstance(param, click.Option):
             texts = [f"{max(param.opts, key=len)} {text}" for text in texts]
         parts += texts

@@ -15,25 +15,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import click
-import numpy as np
 
-from bench.figures import Figure, higher, lower, neither, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.options import ARGUMENT, Count, Folder, NewFolder, Output, Rounds, Threads, WorkDir, benchmark, stated
-from bench.process import in_turn, measure, processor, say
-from bench.rerank_peers import SCRIPT
+from bench.process import in_turn, kept, measure, processor, say
+from bench.rerank_peers import SCRIPT, score
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.searching import DEPTH
-from edge.apps.options import FiniteRange, Setup, setup_options
+from edge.apps.options import FiniteRange
 from edge.apps.verbs.requests import POOL
-from edge.config import parse_size
+from edge.config import Config, parse_size
 from edge.errors import InputError
 from edge.models.manifest import file_sha256
 from edge.models.pack import pack
 from edge.models.training.corpora import Corpus, Qrels, load
-from edge.models.training.measures import ndcg
 
-_K = 10
 _STAGES: dict[str, Callable[[Hit], int | None]] = {
     "bm25": lambda hit: hit.stages.lexical_rank,
     "vectors": lambda hit: hit.stages.vector_rank,
@@ -42,7 +39,6 @@ _STAGES: dict[str, Callable[[Hit], int | None]] = {
 
 
 @benchmark
-@setup_options()
 def search_quality(
     *,
     data: Annotated[tuple[Folder, ...], ARGUMENT],
@@ -50,14 +46,14 @@ def search_quality(
     queries: Annotated[int | None, "Of each set, drawn at random; all if not given."] = None,
     pool: Annotated[int, "Fused candidates that are reranked; 0: no reranking."] = 30,
     pools: Annotated[NewFolder | None, "Write the fused pools here, as JSONL."] = None,
+    memory: Annotated[str | None, "Limit of the process."] = None,
     output: Output,
-    setup: Setup,
 ) -> None:
     """nDCG@10 of every stage of search on DATA: sets in BEIR's layout. An id such as `a/b` is searched below `a` only.
 
     The benchmark `rerank-peers` and `edge models calibrate` read the files that --pools writes.
     """
-    config = setup.config()
+    config = Config.load(flags={"memory": memory})
     table = {}
     for folder in data:
         corpus = load(folder)
@@ -71,7 +67,7 @@ def search_quality(
             say(f"indexing {corpus.name}: {len(corpus.ids)} documents")
             collection.add(corpus.texts, ids=corpus.ids, title=corpus.titles)
             table[corpus.name] = stages_of(collection, corpus, judged, asked[:queries], pool, out)
-    stages = {name: higher(name) for name in (*_STAGES, "reranked")} | {"queries": neither("queries")}
+    stages = {name: Column(name) for name in (*_STAGES, "reranked")} | {"queries": Column("queries")}
     result = {"split": split, "pool": pool, "ndcg@10": table}
     output.put(result, tabulate(table, stages), "nDCG@10")
 
@@ -105,13 +101,6 @@ def ordered(hits: Iterable[Hit], rank: Callable[[Hit], int | None]) -> list[str]
     """The documents in one stage's order."""
     ranked = [(place, hit.path) for hit in hits if (place := rank(hit)) is not None]
     return [path for _, path in sorted(ranked)]
-
-
-def score(order: Iterable[str], grades: dict[str, int]) -> float:
-    """The nDCG@10 of documents. A repeated document counts only at its first place."""
-    first = list(dict.fromkeys(order))[:_K]
-    gains = np.array([grades.get(path, 0) for path in first] + [0] * (_K - len(first)), np.float64)
-    return float(ndcg(-np.arange(_K, dtype=np.float64), gains, np.array(sorted(grades.values()), np.float64)))
 
 
 def _record(query: str, hits: Sequence[Hit], grades: dict[str, int], domain: str) -> str:
@@ -218,17 +207,13 @@ def _packed(model: Path, folder: Path) -> Path:
 def _indexed(task: Mapping[str, Any], sample: Sample, python: str, *, again: bool) -> dict[str, Any]:
     """The figures of indexing. An index that is there is kept, unless it shall be made `again`."""
     folder = Path(task["folder"])
-    figures_file = folder.with_name(f"{folder.name}.json")
-    if figures_file.exists() and not again:
-        found: dict[str, Any] = json.loads(figures_file.read_text(encoding="utf-8"))
-        return found
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    report = measure(
-        SCRIPT, {**task, "action": "index", "documents": sample.documents}, threads=task["threads"], python=python
-    )
-    figures_file.write_text(json.dumps(report), encoding="utf-8")
-    return report
+    file = folder.with_name(f"{folder.name}.json")
+    if again or not file.exists():
+        file.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    task = {**task, "action": "index", "documents": sample.documents}
+    return kept(file, lambda: measure(SCRIPT, task, threads=task["threads"], python=python))
 
 
 def row(
@@ -255,8 +240,9 @@ def row(
 
 def figures(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Figure]:
     columns = {
-        "ndcg": higher("nDCG@10"), "seconds": lower("a query", "s"), "first": lower("first query from the start", "s"),
-        "peak": lower("peak of searching", "B"), "index_seconds": lower("indexing", "s"),
-        "index_peak": lower("peak of indexing", "B"), "nbytes": lower("index files", "B"), "asked": neither("queries"),
+        "ndcg": Column("nDCG@10"), "seconds": Column("a query", "s"),
+        "first": Column("first query from the start", "s"),
+        "peak": Column("peak of searching", "B"), "index_seconds": Column("indexing", "s"),
+        "index_peak": Column("peak of indexing", "B"), "nbytes": Column("index files", "B"), "asked": Column("queries"),
     }  # fmt: skip
-    yield from tabulate(rows, columns, peers=_PEERS)
+    yield from tabulate(rows, columns)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from bench.figures import higher, lower, neither, tabulate
+from bench.figures import Column, tabulate
 from bench.options import File, Output, benchmark
 from edge.apps.assistant.grounding import GivenPassage, Judge, missing
 from edge.runtimes.reranker import Reranker
@@ -66,10 +66,9 @@ def statements(
             tried[kind] += 1
             flagged[kind] += bool(missing(one.text, one.question, one.passages, (), judge))
     rows = {kind: {"sentences": tried[kind], "flagged": flagged[kind] / tried[kind]} for kind in tried}
-    columns = {"sentences": neither("sentences"), "flagged": higher("flagged", "%")}
-    right = {"sentences": neither("sentences"), "flagged": lower("flagged", "%")}
+    columns = {"sentences": Column("sentences"), "flagged": Column("flagged", "%")}
     own = {"as written": rows.pop("as written")}
-    figures = [*tabulate(own, right, "right sentences"), *tabulate(rows, columns, "wrong sentences")]
+    figures = [*tabulate(own, columns, "right sentences"), *tabulate(rows, columns, "wrong sentences")]
     output.put({**own, **rows}, figures, f"{len(facts)} sentences with facts, and {len(any_kind)} of any kind")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-from bench.figures import higher, lower, neither, tabulate
+from bench.figures import Column, tabulate
 from bench.memory import turns_of
 from bench.options import Folder, Output, benchmark
 from edge.apps.memory.memory import Memory
@@ -120,16 +120,16 @@ def supersession(
     if data is not None:
         report["conversations"] = conversations(data)
     columns = {
-        "right_share": higher("endings found", "%"), "wrong_share": lower("wrong endings", "%"),
-        "endings": neither("pairs that end"), "others": neither("other pairs"),
+        "right_share": Column("endings found", "%"), "wrong_share": Column("wrong endings", "%"),
+        "endings": Column("pairs that end"), "others": Column("other pairs"),
     }  # fmt: skip
     asked = {
-        "first": higher("right fact first", "%"), "in_three": higher("in the first three", "%"),
-        "questions": neither("questions"),
+        "first": Column("right fact first", "%"), "in_three": Column("in the first three", "%"),
+        "questions": Column("questions"),
     }  # fmt: skip
     first = {
-        "newer": higher("newer first", "%"), "older": higher("older first after what ends nothing", "%"),
-        "pairs": neither("pairs"),
+        "newer": Column("newer first", "%"), "older": Column("older first after what ends nothing", "%"),
+        "pairs": Column("pairs"),
     }  # fmt: skip
     figures = [
         *tabulate(report["pairs"], columns), *tabulate(report["complaints"], columns, "after complaints"),

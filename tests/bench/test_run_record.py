@@ -6,34 +6,27 @@ import os
 import shlex
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import click
 import pytest
 from naive.program import output_of
 
 from bench.command import bench
-from bench.figures import Figure, higher, lower, neither, tabulate
-from bench.options import ARGUMENT, Output, benchmark
-from bench.process import TreeWatch, in_turn, measure
+from bench.figures import Column, Figure, tabulate
+from bench.load import load
+from bench.manuals import manuals
+from bench.process import in_turn, measure
 from bench.run_record import RunRecord, command_line, machine, records, renew, report, without_folders
 from edge.errors import CapabilityError, EdgeError, InputError
 
-FIGURE = Figure("edge", "warm", "s", "lower", (0.25, 0.5), "searching")
+FIGURE = Figure("edge", "warm", "s", (0.25, 0.5), "searching")
 RUN = RunRecord(
     "index", "python -m tests.bench index", "a machine", "1.0", "2026-01-02", (FIGURE,), ("lancedb was left out",)
 )
-
-
-def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    RUN.write(tmp_path / "a.json")
-    assert RunRecord.load(tmp_path / "a.json") == RUN
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_later_run_of_the_same_command_adds_rounds() -> None:
@@ -60,29 +53,6 @@ def test_folders_are_read_file_by_file(tmp_path: Path) -> None:
         records([tmp_path])
 
 
-def test_a_command_line_names_no_place_of_the_machine(tmp_path: Path) -> None:
-    found: list[Output] = []
-
-    @benchmark
-    @click.option("--fast/--slow", default=True)
-    def run(
-        *,
-        data: Annotated[Path, ARGUMENT],
-        rows: int = 5,
-        sets: Annotated[tuple[str, ...], "--set"] = (),
-        server: str = "server",
-        fast: bool,
-        cold: bool = False,
-        output: Output,
-    ) -> None:
-        found.append(output)
-
-    given = [str(tmp_path / "data"), "--set", "a", "--set", "b c", "--server", f"{tmp_path}/bin/server --memory 1/2"]
-    output_of(run, *given, "--slow", "--cold", "--store", str(tmp_path / "a.json"))
-    assert found[0].begun.command == "run --slow data --set a --set 'b c' --server 'server --memory 1/2' --cold"
-    assert str(tmp_path) not in repr(found[0].begun)
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -94,13 +64,15 @@ def test_a_path_is_shown_as_its_last_component(text: str, shown: str) -> None:
     assert without_folders(text) == shown
 
 
-def test_a_command_is_stored_as_it_was_typed() -> None:
-    command = bench.get_command(click.Context(bench), "load")
+def test_a_command_is_stored_as_it_was_typed_without_places_of_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
     typed = [
         "--rates", "0.3,1", "--mix", "ask=2,search=1", "--system", "neither=@tree,queue", "--system", "tree and queue=",
     ]  # fmt: skip
-    context = command.make_context("load", list(typed))
-    assert shlex.split(command_line(context)) == ["load", *typed]
+    context = load.make_context("load", ["--model", str(tmp_path / "model.gguf"), "--json", *typed])
+    assert shlex.split(command_line(context)) == ["load", "--model", "model.gguf", *typed]
+    context = manuals.make_context("manuals", ["--documents", f"{tmp_path}/bin --memory 1/2", "--plain"])
+    assert command_line(context) == "manuals --documents 'bin --memory 1/2' --plain"
 
 
 def test_the_machine_is_not_named() -> None:
@@ -110,34 +82,26 @@ def test_the_machine_is_not_named() -> None:
 
 def test_a_table_of_values_becomes_figures() -> None:
     rows = {"edge": {"time": {"p50": [1, 2]}, "recall": 0.5, "none": None}, "peer": {"time": {"p50": 4}}}
-    columns = {"time.p50": lower("p50", "s", 1e-3), "recall": higher("recall"), "none": neither("none")}
-    assert list(tabulate(rows, columns, "table", ["peer"])) == [
-        Figure("edge", "p50", "s", "lower", (0.001, 0.002), "table"),
-        Figure("edge", "recall", "", "higher", (0.5,), "table"),
-        Figure("peer", "p50", "s", "lower", (0.004,), "table", peer=True),
-    ]
+    columns = {"time.p50": Column("p50", "s", 1e-3), "recall": Column("recall"), "none": Column("none")}
+    assert list(tabulate(rows, columns, "table")) == [
+        Figure("edge", "p50", "s", (0.001, 0.002), "table"), Figure("edge", "recall", "", (0.5,), "table"),
+        Figure("peer", "p50", "s", (0.004,), "table"),
+    ]  # fmt: skip
     with pytest.raises(ValueError, match="one name"):
-        list(tabulate(rows, {"time.p50": lower("p50", "s"), "recall": higher("p50")}))
-
-
-def test_every_benchmark_stores_its_run() -> None:
-    context = click.Context(bench)
-    names = set(bench.list_commands(context)) - {"report"}
-    assert len(names) > 15
-    for name in names:
-        command = bench.get_command(context, name)
-        assert {"as_json", "store"} <= {param.name for param in command.params}, name
+        list(tabulate(rows, {"time.p50": Column("p50", "s"), "recall": Column("p50")}))
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 RUNS = PAGE.parent / "runs"
 
 
-def test_every_benchmark_has_a_figure_in_the_documents() -> None:
+def test_every_benchmark_stores_its_run_and_has_a_figure_in_the_documents() -> None:
     """One that has none goes. Those with a stored run are named above its tables."""
     text = " ".join(word for page in PAGE.parent.rglob("*.md") for word in page.read_text(encoding="utf-8").split())
-    for name in set(bench.list_commands(click.Context(bench))) - {"report"}:
+    context = click.Context(bench)
+    for name in set(bench.list_commands(context)) - {"report"}:
         assert f"tests.bench {name}" in text, name
+        assert "store" in {param.name for param in bench.get_command(context, name).params}, name
 
 
 def test_a_page_without_the_place_of_a_run_is_refused() -> None:
@@ -180,22 +144,6 @@ def test_a_script_runs_outside_its_folder_and_without_a_hub(tmp_path: Path) -> N
     assert report["said"] == 5
     assert report["files"] == []
     assert report["offline"] == "1"
-
-
-def test_the_memory_of_child_processes_counts() -> None:
-    hold = "held = bytearray(b'1') * (200 << 20); print(); import sys; sys.stdin.read()"
-    start = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {hold!r}]).returncode)"
-    parent = subprocess.Popen([sys.executable, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    watch = TreeWatch(parent.pid)
-    try:
-        parent.stdout.readline()  # the child holds its memory from now on
-        end = time.monotonic() + 120
-        while watch.high_water < 200 << 20 and time.monotonic() < end:
-            time.sleep(0.05)
-    finally:
-        parent.communicate()
-        watch.close()
-    assert 200 << 20 <= watch.high_water < 300 << 20
 
 
 def test_a_script_that_fails_or_hangs_is_reported(tmp_path: Path) -> None:

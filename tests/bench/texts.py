@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
+from edge.apps.collection.collection import Collection
 from edge.models.tokenizer import PairTokenizer
 
 _TEXT = (
@@ -66,3 +70,16 @@ def questions(count: int) -> list[str]:
         f"{choose.choice(_WHY)}?"
         for _ in range(count)
     ]
+
+
+def collection_of(folder: Path, texts: Iterable[str], **models: Any) -> Path:
+    """The collection of texts in a folder, each in a file of its own; it is made unless it is there."""
+    place, files = folder / "collection", folder / "texts"
+    if not (folder / "done").exists():
+        files.mkdir(parents=True, exist_ok=True)
+        for number, text in enumerate(texts):
+            (files / f"{number}.txt").write_text(f"{text}\n", "utf-8")
+        with Collection(place, memory="1GB", **models) as collection:
+            collection.index([files])
+        (folder / "done").touch()
+    return place

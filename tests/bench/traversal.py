@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.figures import Figure, higher, lower, neither, tabulate
+from bench.figures import Column, Figure, tabulate
 from bench.options import NewFolder, Otherwise, Output, benchmark, stated
 from bench.process import measure, processor, say
 from bench.vectors import NEIGHBOURS, VectorSet
@@ -209,8 +209,8 @@ _PROBED = 32
 """Lists that a search probes."""
 
 _CHOICE = {
-    "whole": lower("all compared", "s"), "graph": lower("by a graph", "s"), "recall": higher("of the nearest", "%"),
-    "built": lower("the graph is made", "s"), "repaid": lower("searches that repay it", ""),
+    "whole": Column("all compared", "s"), "graph": Column("by a graph", "s"), "recall": Column("of the nearest", "%"),
+    "built": Column("the graph is made", "s"), "repaid": Column("searches that repay it", ""),
 }  # fmt: skip
 
 
@@ -257,8 +257,8 @@ def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
     columns = {
-        "groups": neither("groups"), "candidates": neither("candidates"), "length": neither("queue"),
-        "hops": neither("hops"), "visited": neither("rows"), "seconds": lower("time", "s"),
+        "groups": Column("groups"), "candidates": Column("candidates"), "length": Column("queue"),
+        "hops": Column("hops"), "visited": Column("rows"), "seconds": Column("time", "s"),
     }  # fmt: skip
     yield from tabulate(report["chosen"], columns, f"times at a recall of {report['conditions']['recall']}")
 

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.process import say
 from edge.apps.store.database import Database
 from edge.budget import MemoryBudget
 from edge.errors import InputError
-from edge.ivf.index import VectorIndex
+from edge.ivf.index import IndexOptions, IndexStatus, VectorIndex
 
 Floats = npt.NDArray[np.float32]
 
@@ -60,31 +61,19 @@ class VectorSet:
                 the others the centre of many rows. Without it, rows and queries are drawn from a mixture.
         """
         if (folder / _NOTE).exists():
-            return cls._kept(folder, lambda known: (known.rows, known.seed) == (rows, seed), queries)
+            known = cls.stored(folder)
+            if (known.rows, known.seed, len(known.queries)) != (rows, seed, queries):
+                raise InputError(f"{folder} holds another set ({known.rows:,} rows of {known.kind}); remove it first")
+            return known
         random = np.random.default_rng(seed)
-        real = embeddings(base) if base else None
+        real = np.asarray(np.load(base), np.float32) if base else None
         if real is not None and len(real) >= rows + queries:
             kind = f"{rows:,} real embeddings; queries are embeddings held out"
-            return cls.given(folder, real[:rows], real[-queries:], kind)
+            chosen = (real[start : min(start + BLOCK, rows)] for start in range(0, rows, BLOCK))
+            return cls._written(folder, chosen, real[-queries:], rows, kind, seed)
         source = _mixture(queries, random) if real is None else _expanded(real, queries, random)
         blocks = (source.rows(min(BLOCK, rows - start), random) for start in range(0, rows, BLOCK))
         return cls._written(folder, blocks, source.queries, rows, source.kind, seed)
-
-    @classmethod
-    def given(cls, folder: Path, vectors: Floats, queries: Floats, kind: str) -> VectorSet:
-        """The set of these vectors [n, dim] and queries [q, dim] of unit length; it is made if it does not exist."""
-        if (folder / _NOTE).exists():
-            return cls._kept(folder, lambda known: (known.rows, known.kind) == (len(vectors), kind), len(queries))
-        blocks = (np.asarray(vectors[start : start + BLOCK]) for start in range(0, len(vectors), BLOCK))
-        return cls._written(folder, blocks, queries, len(vectors), kind, 0)
-
-    @classmethod
-    def _kept(cls, folder: Path, same: Callable[[VectorSet], bool], queries: int) -> VectorSet:
-        """The set in a folder, if it is the one that is wanted."""
-        known = cls.stored(folder)
-        if not same(known) or len(known.queries) != queries:
-            raise InputError(f"{folder} holds another set ({known.rows:,} rows of {known.kind}); remove it first")
-        return known
 
     @classmethod
     def _written(
@@ -177,15 +166,28 @@ def opened_index(
         yield index, database
 
 
+def filled(
+    folder: Path, dim: int, budget: MemoryBudget, blocks: Callable[[int], Iterable[tuple[int, Floats]]],
+    options: IndexOptions,
+) -> IndexStatus:  # fmt: skip
+    """Adds the blocks from the row on that the index in a folder does not hold yet, each with the number of its first
+    row, and trains it."""
+    with opened_index(folder, dim, budget, options=options) as (index, database):
+        with database.read() as db:
+            held = index.status(db).rows
+        for start, rows in blocks(held):
+            say(f"adding vectors from {start:,} on")
+            with database.write() as db:
+                index.add(db, np.arange(start, start + len(rows)), rows)
+        index.maintain(database.write, full=True)
+        with database.read() as db:
+            return index.status(db)
+
+
 def recall(found: Iterable[Iterable[int]], truth: npt.NDArray[np.int64]) -> float:
     """The share of the nearest rows `truth` [q, k] that were found for their query."""
     hits = (len(set(own) & set(exact)) for own, exact in zip(found, truth.tolist(), strict=True))
     return sum(hits) / truth.size
-
-
-def embeddings(path: Path) -> Floats:
-    """The vectors [n, dim] of a .npy file."""
-    return np.asarray(np.load(path), np.float32)
 
 
 def _expanded(vectors: Floats, queries: int, random: np.random.Generator) -> _Source:
