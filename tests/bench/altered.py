@@ -9,16 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from edge.errors import InputError
-
-
-def alter(changes: str) -> None:
-    """Changes this process."""
-    for change in changes.split(","):
-        if change not in _CHANGES:
-            raise InputError(f"{change!r} is none of {', '.join(_CHANGES)}")
-        _CHANGES[change]()
-
 
 def _without_tree() -> None:
     from edge.apps.assistant import generator
@@ -35,7 +25,8 @@ def _without_queue() -> None:
 _CHANGES: dict[str, Callable[[], None]] = {"tree": _without_tree, "queue": _without_queue}
 
 if __name__ == "__main__":
-    alter(sys.argv.pop(1))
+    for change in sys.argv.pop(1).split(","):
+        _CHANGES[change]()
     from edge.apps.cli import main
 
     main()

@@ -10,7 +10,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,22 +58,12 @@ LATENCY = 20
 """Cycles of the memory of codes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One design with one workload."""
-
-    name: str
-    simulated: int
-    modelled: int
-
-    @property
-    def error(self) -> float:
-        """The modelled cycles over the simulated ones, minus 1."""
-        return self.modelled / self.simulated - 1
+Row = tuple[str, dict[str, float]]
 
 
-def points(folder: Path, shapes: Sequence[Shape] = SHAPES, *, level: int = 1) -> Iterator[Point]:
-    """Random lists and queries through each design. Rows of lists differ by up to a half."""
+def points(folder: Path, shapes: Sequence[Shape] = SHAPES, *, level: int = 1) -> Iterator[Row]:
+    """The cycles of random lists and queries through each design, and how far the modelled ones are from them. Rows of
+    lists differ by up to a half."""
     for number, shape in enumerate(shapes):
         random = np.random.default_rng(number)
         accelerator = SimulatedAccelerator(shape, folder, level=level)
@@ -96,22 +86,13 @@ def points(folder: Path, shapes: Sequence[Shape] = SHAPES, *, level: int = 1) ->
                 scanned.append([sizes[i] for i in own])
             taken = accelerator.answers(image, asked, book=book, centroids=centroids, latency=LATENCY)[1]
             name = f"design {number + 1}, {queries} x {probed} lists of {mean}"
-            yield Point(name, taken, cycles(shape, scanned, LATENCY))
+            modelled = cycles(shape, scanned, LATENCY)
+            yield name, {"simulated": taken, "modelled": modelled, "error": abs(modelled / taken - 1)}
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Queries that lost one of the best rows, with queues as long as the bound says and with shorter ones."""
-
-    kept: int
-    bound: int
-    lost: int
-    queries: int
-
-
-def losses(folder: Path, queries: int) -> Iterator[Loss]:
-    """Random rows through queues of several lengths. A query that lost a row is one whose largest dropped key is above
-    its last result."""
+def losses(folder: Path, queries: int) -> Iterator[Row]:
+    """Random rows through queues as long as the bound says and shorter ones. A query has lost a row if its largest
+    dropped key is above its last result."""
     units, results = 4, 10
     bound = queue_length(results, units)
     for kept in (bound - 2, bound - 1, bound):
@@ -125,7 +106,7 @@ def losses(folder: Path, queries: int) -> Iterator[Loss]:
         ]
         answers = accelerator.answers(image, asked)[0]
         lost = sum(answer.dropped > answer.keys[-1] or len(answer.keys) < results for answer in answers)
-        yield Loss(kept, bound, lost, queries)
+        yield f"queues of {kept}, {bound} by the bound", {"lost": lost / queries}
 
 
 WHOLE = Shape("pq", 32, 8, units=2, results=8, kept=5, lanes=4, lists=32, probed=4)
@@ -239,23 +220,14 @@ def fpga(
         return
     folder = programs()
     wanted = {only} if only else {"cycles", "truncation"}
-    given = list(points(folder)) if "cycles" in wanted else []
-    lost = list(losses(folder, queries)) if "truncation" in wanted else []
+    given = dict(points(folder)) if "cycles" in wanted else {}
+    lost = dict(losses(folder, queries)) if "truncation" in wanted else {}
     result: dict[str, Any] = {"latency": LATENCY, "queries": queries}
     if given:
-        errors = sorted(abs(point.error) for point in given)
+        errors = sorted(row["error"] for row in given.values())
         result |= {"points": len(given), "median_error": statistics.median(errors), "worst_error": errors[-1]}
-    output.put(result, list(figures(given, lost)), stated(result))
-
-
-def figures(given: Sequence[Point], lost: Sequence[Loss]) -> Iterator[Figure]:
-    cells = {
-        point.name: {"simulated": [point.simulated], "modelled": [point.modelled], "error": [abs(point.error)]}
-        for point in given
-    }
-    names = {"simulated": Column("simulated cycles", ""), "modelled": Column("modelled cycles", "")}
-    yield from tabulate(cells, {**names, "error": Column("error", "%")}, "cycles")
-    shares = {
-        f"queues of {loss.kept}, {loss.bound} by the bound": {"lost": [loss.lost / loss.queries]} for loss in lost
-    }
-    yield from tabulate(shares, {"lost": Column("searches that lose a row", "%")}, "truncation")
+    columns = {
+        "simulated": Column("simulated cycles"), "modelled": Column("modelled cycles"), "error": Column("error", "%"),
+    }  # fmt: skip
+    shares = tabulate(lost, {"lost": Column("searches that lose a row", "%")}, "truncation")
+    output.put(result, [*tabulate(given, columns, "cycles"), *shares], stated(result))

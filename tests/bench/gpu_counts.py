@@ -9,12 +9,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
-from bench.gpu_worker import lengths_of, natural, torch_alone
+from bench.gpu_worker import lengths_of, natural
 from bench.layer_speed import layer_weights
 from edge.budget import MemoryBudget
+from edge.devices.cuda.card import Card
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.faiss_codec import FaissCodecs
 from edge.ivf.base import Vectors
@@ -42,8 +44,8 @@ def _kernels(wanted: bool, on: str) -> Iterator[Any]:
         if on == "cpu":
             load()
             stack.enter_context(interpreted(wanted))
-        else:
-            stack.enter_context(torch_alone(not wanted))
+        elif not wanted:
+            stack.enter_context(patch.object(Card, "has_triton", False))
         yield Launches
 
 

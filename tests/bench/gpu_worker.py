@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
-
-from edge.devices.cuda.card import Card
 
 Ids = npt.NDArray[np.int32]
 
@@ -49,13 +45,6 @@ def synchronized(torch: Any, on: str) -> float:
     if on != "cpu":
         torch.cuda.synchronize(on)
     return time.perf_counter()
-
-
-@contextmanager
-def torch_alone(wanted: bool) -> Iterator[None]:
-    """Devices that are opened inside use no kernels of ours, if that is wanted."""
-    with patch.object(Card, "has_triton", False) if wanted else nullcontext():
-        yield
 
 
 def lengths_of(task: dict[str, Any]) -> Ids:

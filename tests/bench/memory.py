@@ -90,32 +90,25 @@ def memory(
                 return measure(speed, task, threads=threads)
             return measure(speed_of_mem0, task, threads=threads, python=mem0_python or sys.executable)
 
-    report["speed"] = {"edge, many": run("edge", memories)}
+    many = [run("edge", memories)]
     turns, left_out = in_turn(rounds, ("edge", "mem0"), run)
-    report["speed"] |= {name: _median(found) for name, found in turns.items()}
-    own = [found for name, found in report["speed"].items() if name != "mem0"]
-    held = max(found["peak_resident"] for found in [*own, *filter(None, [report.get("quality")])])
-    output.put(report, figures(report, turns), stated(conditions), left_out.values(), held=held, limit=limit)
+    report["speed"] = {"edge, many": many, **turns}
+    own = [*many, *turns["edge"], *filter(None, [report.get("quality")])]
+    held = max(found["peak_resident"] for found in own)
+    output.put(report, figures(report), stated(conditions), left_out.values(), held=held, limit=limit)
 
 
-def _median(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """The medians of repeated runs, and the largest of their memory peaks."""
-    times = {t: {p: statistics.median(r[t][p] for r in reports) for p in ("p50", "p95")} for t in _TIMES}
-    return {**times, "rows": reports[0]["rows"], "peak_resident": max(r["peak_resident"] for r in reports)}
-
-
-def figures(report: dict[str, Any], turns: dict[str, list[dict[str, Any]]]) -> Iterator[Figure]:
+def figures(report: dict[str, Any]) -> Iterator[Figure]:
     if "quality" in report:
         quality = {"recall": Column("recall@10"), "ndcg": Column("nDCG@10"), "seconds": Column("time", "s")}
         yield from tabulate(report["quality"]["systems"], quality, "evidence of questions about conversations")
     columns = {f"{t}.{p}": Column(f"{t.replace('_', ' ')} {p}", "s") for t in _TIMES for p in ("p50", "p95")}
-    runs = {"edge, many": [report["speed"]["edge, many"]], **{name: found for name, found in turns.items() if found}}
     rows = {
         f"{name.split(',')[0]}, {found[0]['rows']:,} memories": {
             **{t: {p: [run[t][p] for run in found] for p in ("p50", "p95")} for t in _TIMES},
             "peak_resident": [run["peak_resident"] for run in found],
         }
-        for name, found in runs.items()
+        for name, found in report["speed"].items()
     }
     yield from tabulate(rows, columns | {"peak_resident": Column("peak", "B")}, "searching and adding")
 

@@ -53,8 +53,7 @@ class Output:
         else:
             click.echo("\n".join(filter(None, (show, aligned(figures)))))
         if self.store is not None and self.begun is not None:
-            run = replace(self.begun, figures=figures, notes=tuple(notes))
-            (RunRecord.load(self.store).extended(run) if self.store.exists() else run).write(self.store)
+            replace(self.begun, figures=figures, notes=tuple(notes)).write(self.store)
         if held > limit:
             raise EdgeError(f"the limit was broken: {format_size(held)} held")
 
@@ -77,12 +76,7 @@ def stated(conditions: Mapping[str, Any]) -> str:
 
 def prepared(as_json: bool = False, store: Path | None = None) -> Output:
     """The output of the current command."""
-    if store is None:
-        return Output(as_json, None, None)
-    run = RunRecord.begun(click.get_current_context())
-    if store.exists():
-        RunRecord.load(store).extended(run)
-    return Output(as_json, store, run)
+    return Output(as_json, store, RunRecord.begun(click.get_current_context()) if store is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +140,7 @@ def benchmark(function: Callable[..., None]) -> click.Command:
             ["--store"],
             type=OutputFile(),
             metavar="FILE",
-            help="Store this run here as JSON, for `report`. A file of the same command gets another round.",
+            help="Store this run here as JSON, for `report`.",
         ),
     ]
 

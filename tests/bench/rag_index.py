@@ -153,9 +153,6 @@ class IndexLibrary:
             for ids, scores in zip(found.ids, found.scores, strict=True)
         ]
 
-    def rerank(self, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
-        return list(hits[:top_k])
-
     def lookahead(
         self, queries: Vectors, *, seconds: float | None = None, lost: Callable[[float], object] | None = None
     ) -> Lookahead:

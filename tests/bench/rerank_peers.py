@@ -19,7 +19,6 @@ from bench.options import ARGUMENT, Count, File, Folder, Names, Output, Rounds, 
 from bench.process import in_turn, measure, processor, say
 from edge.config import parse_size
 from edge.errors import InputError
-from edge.files.named_file import read_input
 from edge.models.pack import pack
 from edge.models.training.measures import ndcg
 
@@ -156,12 +155,7 @@ def row(
     `same` is the share of the first 10 candidates that are also among the first 10 of `reference`.
     """
     scores = reports[-1]["answers"]
-    found: dict[str, Any] = {
-        "seconds": [statistics.median(report["seconds"]) for report in reports],
-        "first": [report["first"] for report in reports],
-        "peak": [report["peak_resident"] for report in reports],
-        "ndcg": {},
-    }
+    found = timings(reports) | {"ndcg": {}}
     rest = iter(scores)
     for name, pools in judged.items():
         found["ndcg"][name] = statistics.mean(pool.ndcg(next(rest)) for pool in pools)
@@ -169,6 +163,14 @@ def row(
         pairs = list(zip(map(best, scores), map(best, reference[-1]["answers"]), strict=True))
         found["same"] = statistics.mean(len(set(own) & set(its)) / len(its) for own, its in pairs)
     return found
+
+
+def timings(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What each round of the script took."""
+    return {
+        "seconds": [statistics.median(report["seconds"]) for report in reports],
+        "first": [report["first"] for report in reports], "peak": [report["peak_resident"] for report in reports],
+    }  # fmt: skip
 
 
 def retrieved_quality(pools: Sequence[JudgedPool]) -> float:
@@ -201,13 +203,7 @@ def figures(result: Mapping[str, Any]) -> Iterator[Figure]:
 def read_pools(path: Path, limit: int) -> list[JudgedPool]:
     """The first `limit` pools of a file."""
     pools: list[JudgedPool] = []
-    try:
-        lines = read_input(path).decode().splitlines()[:limit]
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is no text in UTF-8") from None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(path.read_text("utf-8").splitlines()[:limit], 1):
         try:
             value = json.loads(line)
             grades = [float(grade) for grade in value["grades"]]

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -34,12 +34,12 @@ _NAMES = ("bench", "command", "machine", "version", "date")
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run of a benchmark, or several of the same command, whose figures are rounds.
+    """One run of a benchmark, whose figures have rounds.
 
     Attributes:
         command: the command line, with the last component in place of each path.
         machine: processor, memory and system, without the name of the host.
-        date: the day of the last round.
+        date: the day on which it began.
         notes: sentences about the run, such as the reason why a peer was left out.
     """
 
@@ -72,20 +72,6 @@ class RunRecord:
         text = json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}")
         text += ',\n "figures": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
         path.write_text(text, encoding="utf-8")
-
-    def extended(self, later: RunRecord) -> RunRecord:
-        """This record with the rounds of a later run of the same command."""
-        for name in ("command", "machine", "version"):
-            mine, other = getattr(self, name), getattr(later, name)
-            if mine != other:
-                raise InputError(f"the stored run has another {name} ({mine}, and now {other}); name another file")
-        added = {figure.key: figure for figure in later.figures}
-        merged = [
-            replace(figure, rounds=figure.rounds + added.pop(figure.key).rounds) if figure.key in added else figure
-            for figure in self.figures
-        ]
-        notes = tuple(dict.fromkeys(self.notes + later.notes))
-        return replace(self, date=later.date, figures=(*merged, *added.values()), notes=notes)
 
 
 def records(paths: Iterable[Path]) -> dict[str, RunRecord]:

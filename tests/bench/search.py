@@ -19,7 +19,7 @@ import click
 from bench.figures import Column, Figure, tabulate
 from bench.options import ARGUMENT, Count, Folder, NewFolder, Output, Rounds, Threads, WorkDir, benchmark, stated
 from bench.process import in_turn, kept, measure, processor, say
-from bench.rerank_peers import SCRIPT, score
+from bench.rerank_peers import SCRIPT, score, timings
 from edge.apps.collection.collection import Collection
 from edge.apps.collection.hits import Hit
 from edge.apps.collection.searching import DEPTH
@@ -220,12 +220,7 @@ def row(
     searches: Sequence[Mapping[str, Any]], indexes: Sequence[Mapping[str, Any]] | None, sample: Sample
 ) -> dict[str, Any]:
     """The figures of one program: values of each round, and the quality, if all questions were asked."""
-    found: dict[str, Any] = {
-        "seconds": [statistics.median(report["seconds"]) for report in searches],
-        "first": [report["first"] for report in searches],
-        "peak": [report["peak_resident"] for report in searches],
-        "asked": len(searches[-1]["answers"]),
-    }
+    found = timings(searches) | {"asked": len(searches[-1]["answers"])}
     if indexes:
         found |= {
             "index_seconds": [report["seconds"] for report in indexes],

@@ -42,10 +42,10 @@ def test_boards_are_told_with_what_they_take_and_ask_for(tmp_path: Path, monkeyp
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
-def test_points_losses_and_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cycles_and_losses(tmp_path: Path) -> None:
     shape = Shape("bytes", 8, 0, units=4, results=10, kept=4, lanes=8)
-    found = list(fpga.points(tmp_path, [shape], level=0))
-    assert [abs(point.error) < 0.1 for point in found] == [True] * len(fpga.WORKLOADS)
-    named = {figure.key for figure in fpga.figures(found, [fpga.Loss(5, 5, 1, 100)])}
-    assert ("truncation", "queues of 5, 5 by the bound", "searches that lose a row") in named
-    assert len(named) == 3 * len(found) + 1
+    found = dict(fpga.points(tmp_path, [shape], level=0))
+    assert [row["error"] < 0.1 for row in found.values()] == [True] * len(fpga.WORKLOADS)
+    lost = {name: row["lost"] for name, row in fpga.losses(tmp_path, 20)}
+    assert len(lost) == 3
+    assert min(lost.values()) == list(lost.values())[-1] < 0.1, "of queues as long as the bound"

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,6 @@ FIGURE = Figure("edge", "warm", "s", (0.25, 0.5), "searching")
 RUN = RunRecord(
     "index", "python -m tests.bench index", "a machine", "1.0", "2026-01-02", (FIGURE,), ("lancedb was left out",)
 )
-
-
-def test_a_later_run_of_the_same_command_adds_rounds() -> None:
-    later = replace(RUN, date="2026-01-03", figures=(replace(FIGURE, rounds=(1.0,)), replace(FIGURE, row="other")))
-    both = RUN.extended(later)
-    assert both.date == "2026-01-03"
-    assert [(figure.row, figure.rounds) for figure in both.figures] == [
-        ("edge", (0.25, 0.5, 1.0)),
-        ("other", (0.25, 0.5)),
-    ]
-    for name in ("command", "machine", "version"):
-        with pytest.raises(InputError, match=f"another {name}"):
-            RUN.extended(replace(RUN, **{name: "another"}))
 
 
 def test_folders_are_read_file_by_file(tmp_path: Path) -> None:

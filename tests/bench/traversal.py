@@ -29,7 +29,7 @@ from bench.vectors import recall as recall_of
 from edge.budget import MemoryBudget
 from edge.config import parse_size
 from edge.devices.cpu import LimitedDevice
-from edge.errors import CapabilityError, EdgeError
+from edge.errors import EdgeError
 from edge.ivf.plan import probe
 from edge.ivf.scan import exact_scores
 from edge.link import Lane, Ticket
@@ -125,20 +125,22 @@ class Graph:
         return gather
 
 
-def built(vectors: npt.NDArray[np.float32], degree: int) -> Graph:
-    """The base level of faiss's HNSW graph, by inner product. One thread builds it, so that it is always the same."""
-    try:
-        import faiss
-    except ImportError as error:
-        raise CapabilityError("a graph is built by faiss: pip install faiss-cpu") from error
-    threads = faiss.omp_get_max_threads()
+def hnsw(dim: int, degree: int) -> Any:
+    """A graph of faiss without vertices. One thread builds it, so that it is always the same."""
+    import faiss
+
     faiss.omp_set_num_threads(1)
-    try:
-        index = faiss.IndexHNSWFlat(vectors.shape[1], degree // 2, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = _QUEUE
-        index.add(vectors)
-    finally:
-        faiss.omp_set_num_threads(threads)
+    index = faiss.IndexHNSWFlat(dim, degree // 2, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = _QUEUE
+    return index
+
+
+def built(vectors: npt.NDArray[np.float32], degree: int) -> Graph:
+    """The base level of faiss's HNSW graph, by inner product."""
+    import faiss
+
+    index = hnsw(vectors.shape[1], degree)
+    index.add(vectors)
     starts = faiss.vector_to_array(index.hnsw.offsets)[:-1].astype(np.int64)
     numbers = faiss.vector_to_array(index.hnsw.neighbors)
     return Graph(vectors, numbers[starts[:, None] + np.arange(degree)], int(index.hnsw.entry_point))
@@ -217,13 +219,9 @@ _CHOICE = {
 def lists_chosen(count: int, queries: int, degree: int, recall: float, rounds: int, work_dir: Path) -> dict[str, Any]:
     """Seconds of the processor to choose the lists of a query among so many: by comparing all, as the product does, and
     by a graph over their centroids, with the shortest queue that finds the share `recall` of the nearest."""
-    import faiss
-
     vectors = VectorSet.made(work_dir / f"centroids-{count}-{queries}", rows=count, queries=queries, base=None)
     rows, asked = np.array(vectors.mapped()), vectors.queries
-    faiss.omp_set_num_threads(1)
-    index = faiss.IndexHNSWFlat(vectors.dim, degree // 2, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = _QUEUE
+    index = hnsw(vectors.dim, degree)
     nearest = probe(asked, rows, _PROBED)
 
     def worked(do: Callable[[Any], object], items: Sequence[Any]) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from edge.budget import MemoryBudget
 from edge.kv_cache.backend import StateSegment
-from edge.kv_cache.prefix_tree import _PAST_NBYTES, PGDSF, Node
+from edge.kv_cache.prefix_tree import _PAST_NBYTES, Node
 from edge.kv_cache.store import KnowledgeStore
 from edge.kv_cache.tree import KnowledgeTree
 from edge.scheduling.background import Background
@@ -207,6 +207,3 @@ class Twin:
 
     def held(self) -> tuple[set[str], set[str]]:
         return {"/".join(n) for n in self.tiers[0]}, {"/".join(n) for n in self.tiers[1]}
-
-
-__all__ = ["PGDSF", "Rig", "Twin", "segment"]
