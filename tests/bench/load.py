@@ -81,16 +81,13 @@ class Sample:
         first: the time of the first piece of text; of the whole answer where there is no text. None if it failed.
         pieces: the pieces of text, each of which is a token of the language model as a rule.
         status: the status of HTTP; 0 if the connection broke.
-        late: the seconds by which the load sent the request too late.
         why: what the server said of an answer that it broke off, or the exception that broke the connection.
     """
 
-    kind: str
     first: float | None = None
     whole: float = 0.0
     pieces: int = 0
     status: int = 0
-    late: float = 0.0
     why: str = ""
 
 
@@ -123,8 +120,7 @@ class World:
 def sent(port: int, one: Arrival, world: World, length: int, arrived: float) -> Sample:
     """Sends a request, which arrived at this reading of the clock, and reads the answer to its end."""
     path, body = world.request(one, length)
-    sample = Sample(one.kind)
-    sample.late = time.perf_counter() - arrived
+    sample = Sample()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_S)
     try:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
@@ -210,7 +206,6 @@ def summed(samples: Sequence[Sample], seconds: float, deadline: float) -> dict[s
         "token_p50": _quantile(sorted(writing), 0.5),
         "refused": sum(sample.status in (413, 429, 503) for sample in samples) / len(samples),
         "lost": sum(sample.status not in (200, 413, 429, 503) for sample in samples) / len(samples),
-        "late": max(sample.late for sample in samples),
     }
 
 

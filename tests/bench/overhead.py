@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,15 +61,12 @@ def overhead(
 
 
 def figures(report: dict[str, Any]) -> Iterator[Figure]:
-    arms = {name: _columns(rounds) for name, rounds in report["rerank"]["arms"].items()}
+    given = report["rerank"]["arms"].items()
+    arms = {name: {part: [row[part] for row in rounds] for part in rounds[0]} for name, rounds in given}
     parts = {name: Column(name, "s") for name in ("core", *PARTS)}
     yield from tabulate(arms, {"seconds": Column("whole", "s"), **parts}, "reranking")
     lists = {name: {"list": rounds} for name, rounds in report["search"].items()}
     yield from tabulate(lists, {"list": Column("a list", "s")}, "search")
-
-
-def _columns(rounds: Sequence[dict[str, float]]) -> dict[str, list[float]]:
-    return {name: [row[name] for row in rounds] for name in rounds[0]}
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:

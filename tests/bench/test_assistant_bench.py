@@ -138,8 +138,8 @@ def test_servers_with_and_without_parts_are_asked_at_their_times(gguf: Callable[
 
 def test_measures_of_known_samples() -> None:
     """A refused and a lost request have missed their deadline."""
-    samples = [Sample("ask", first=n / 10, whole=n / 10 + 0.9, pieces=10, status=200) for n in range(1, 21)]
-    sums = summed([*samples, Sample("ask", status=429), Sample("ask", status=0)], 10.0, deadline=1.5)
+    samples = [Sample(first=n / 10, whole=n / 10 + 0.9, pieces=10, status=200) for n in range(1, 21)]
+    sums = summed([*samples, Sample(status=429), Sample(status=0)], 10.0, deadline=1.5)
     assert sums["first_p50"] == 1.0
     assert sums["first_p95"] == 1.9
     assert sums["token_p50"] == pytest.approx(0.1)

@@ -49,10 +49,9 @@ class VectorSet:
     rows: int
     dim: int
     kind: str
-    seed: int
 
     @classmethod
-    def made(cls, folder: Path, *, rows: int, queries: int, base: Path | None, seed: int = 0) -> VectorSet:
+    def made(cls, folder: Path, *, rows: int, queries: int, base: Path | None) -> VectorSet:
         """The set in `folder`; it is made if it does not exist.
 
         Args:
@@ -62,31 +61,29 @@ class VectorSet:
         """
         if (folder / _NOTE).exists():
             known = cls.stored(folder)
-            if (known.rows, known.seed, len(known.queries)) != (rows, seed, queries):
+            if (known.rows, len(known.queries)) != (rows, queries):
                 raise InputError(f"{folder} holds another set ({known.rows:,} rows of {known.kind}); remove it first")
             return known
-        random = np.random.default_rng(seed)
+        random = np.random.default_rng(0)
         real = np.asarray(np.load(base), np.float32) if base else None
         if real is not None and len(real) >= rows + queries:
             kind = f"{rows:,} real embeddings; queries are embeddings held out"
             chosen = (real[start : min(start + BLOCK, rows)] for start in range(0, rows, BLOCK))
-            return cls._written(folder, chosen, real[-queries:], rows, kind, seed)
+            return cls._written(folder, chosen, real[-queries:], rows, kind)
         source = _mixture(queries, random) if real is None else _expanded(real, queries, random)
         blocks = (source.rows(min(BLOCK, rows - start), random) for start in range(0, rows, BLOCK))
-        return cls._written(folder, blocks, source.queries, rows, source.kind, seed)
+        return cls._written(folder, blocks, source.queries, rows, source.kind)
 
     @classmethod
-    def _written(
-        cls, folder: Path, blocks: Iterable[Floats], queries: Floats, rows: int, kind: str, seed: int
-    ) -> VectorSet:
+    def _written(cls, folder: Path, blocks: Iterable[Floats], queries: Floats, rows: int, kind: str) -> VectorSet:
         folder.mkdir(parents=True, exist_ok=True)
-        made = cls(folder, rows, queries.shape[1], kind, seed)
+        made = cls(folder, rows, queries.shape[1], kind)
         with open(made.path, "wb") as file:
             for block in blocks:
                 block.tofile(file)
         np.save(folder / "queries.npy", queries)
         np.save(folder / "truth.npy", made.neighbours())
-        facts = {"rows": rows, "dim": made.dim, "kind": kind, "seed": seed}
+        facts = {"rows": rows, "dim": made.dim, "kind": kind}
         (folder / _NOTE).write_text(json.dumps(facts), encoding="utf-8")
         return made
 

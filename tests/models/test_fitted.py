@@ -35,8 +35,8 @@ from edge.runtimes.scoring import CandidatePool
 
 def test_it_separates_what_can_be_separated() -> None:
     rng = np.random.default_rng(0)
-    signals = rng.normal(size=(300, 3))
-    right = signals[:, 1] + 0.1 * rng.normal(size=300) > 0.2
+    signals = rng.normal(9, 1, (300, 3))
+    right = signals[:, 1] + 0.1 * rng.normal(size=300) > 9.2
     model = fit(signals, right)
     assert ((model.probability(signals) > 0.5) == right).mean() > 0.95
     assert abs(model.weights[1]) > 10 * abs(model.weights[0])

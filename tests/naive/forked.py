@@ -89,9 +89,8 @@ class Forks:
             server.sendall(json.dumps(task).encode() + b"\n")
             (pid,) = _PID.unpack(server.recv(_PID.size, socket.MSG_WAITALL))
             server.settimeout(1.0)
-            for _ in range(
-                round(patience)
-            ):  # where all of this was suspended, a second became longer, and counts as one
+            # Where all of this was suspended, a second became longer, and counts as one.
+            for _ in range(round(patience)):
                 with contextlib.suppress(TimeoutError):
                     code = server.recv(1)
                     return (code[0] if code else _DIED), False
