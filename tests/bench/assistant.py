@@ -69,9 +69,9 @@ def assistant(
         raise InputError(f"{corpora[0].name} has only {len(asked)} questions with company in paragraph and article")
     task = {
         "folder": str(folder), "list_memory": int(nbytes * memory_share), "bandwidth": parse_size(bandwidth),
-        "prefill": prefill, "decode": decode,
+        "prefill": prefill, "decode": decode, "warmup": warmup,
     }  # fmt: skip
-    found = replayed(work, task, asked, warmup, rounds, 1, PIPELINES, _ARMS)
+    found = replayed(work, task, asked, rounds, 1, PIPELINES, _ARMS)
     results = [_row(pipeline, arms) for pipeline, arms in found.items()]
     conditions = task | {
         "rows": made, "lists": lists, "index_bytes": nbytes, "data": [corpus.name for corpus in corpora],

@@ -6,7 +6,6 @@ The candidates of faiss are rescored exactly as this index rescores its own, fro
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -26,31 +25,24 @@ Search = Callable[[Floats], npt.NDArray[np.int64]]
 _HNSW_WIDTHS = (64, 128, 256, 512, 1024)
 
 
+_FILES = {
+    "faiss-ram": ["lists.faiss"], "faiss-ondisk": ["ondisk.faiss", "ondisk.ivfdata"], "faiss-mmap": ["lists.faiss"],
+    "usearch": ["usearch.index"],
+}  # fmt: skip
+
+
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    folder = Path(task["peers"])
+    folder, system = Path(task["peers"]), task["system"]
     folder.mkdir(parents=True, exist_ok=True)
-    system = task["system"]
+    faiss = system.startswith("faiss")
     if task["action"] == "build":
-        started = time.perf_counter()
-        {"faiss": _build_faiss, "usearch": _build_usearch}[system.split("-")[0]](task)
-        return {"seconds": time.perf_counter() - started}
-    openers = {
-        "faiss-ram": _open_faiss, "faiss-ondisk": _open_faiss, "faiss-mmap": _open_faiss,
-        "usearch": _open_usearch,
-    }  # fmt: skip
-    opener, files = openers[system], _files(system, folder)
-    setting = task["nprobe"] if system.startswith("faiss") else _setting(task, opener)
+        (_build_faiss if faiss else _build_usearch)(task)
+        return {}
+    opener, files = _open_faiss if faiss else _open_usearch, [folder / name for name in _FILES[system]]
+    setting = task["nprobe"] if faiss else _setting(task, opener)
     everything = [*files, VectorSet.stored(Path(task["set"])).path]
     found = cold_and_warm(task, lambda: nullcontext(opener(task, setting)), everything)
     return found | {"setting": setting, "nbytes": sum(map(_size, files))}
-
-
-def _files(system: str, folder: Path) -> list[Path]:
-    names = {
-        "faiss-ram": ["lists.faiss"], "faiss-ondisk": ["ondisk.faiss", "ondisk.ivfdata"], "faiss-mmap": ["lists.faiss"],
-        "usearch": ["usearch.index"],
-    }  # fmt: skip
-    return [folder / name for name in names[system]]
 
 
 def cold_and_warm(

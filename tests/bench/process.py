@@ -153,12 +153,10 @@ def watched(pid: int) -> Iterator[Any]:
         yield SimpleNamespace(peak=0)
 
 
-def drop_page_cache(path: Path) -> bool:
-    """Drops the cached pages of a file or of a folder's files, so that the next read comes from the disk. Returns False
-    if the system cannot do this."""
-    if not hasattr(os, "posix_fadvise"):
-        return False
-    for file in _files(path):
+def drop_page_cache(path: Path) -> None:
+    """Drops the cached pages of a file or of a folder's files, so that the next read comes from the disk, where the
+    system can do this."""
+    for file in _files(path) if hasattr(os, "posix_fadvise") else ():
         try:
             descriptor = os.open(file, os.O_RDONLY)
         except FileNotFoundError:  # a draft that has its own name by now
@@ -168,7 +166,6 @@ def drop_page_cache(path: Path) -> bool:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
-    return True
 
 
 def fill_page_cache(path: Path) -> None:

@@ -43,8 +43,10 @@ def rehearsal(
     corpus = corpus_of(data)
     folder = work_dir / f"rehearsal-{corpus.name}"
     collection_of(folder, (f"{title}\n\n{text}" for title, text in zip(corpus.titles, corpus.texts, strict=True)))
-    task = {"folder": str(folder), "memory": parse_size(memory), "decode": decode, "prefill": prefill}
-    found = replayed(work, task, cases(corpus)[: warmup + questions], warmup, rounds, 2, _WRITING, _ARMS)
+    task = {
+        "folder": str(folder), "memory": parse_size(memory), "decode": decode, "prefill": prefill, "warmup": warmup,
+    }  # fmt: skip
+    found = replayed(work, task, cases(corpus)[: warmup + questions], rounds, 2, _WRITING, _ARMS)
     conditions = {**task, "texts": len(corpus.ids), "rounds": rounds, "folder": None, "questions": questions}
     rows = {pipeline: row(arms) for pipeline, arms in found.items()}
     output.put({"conditions": conditions, "pipelines": rows}, figures(rows), stated(conditions))

@@ -92,10 +92,10 @@ Rounds = list[list[Task]]
 
 
 def replayed(
-    work: Callable[[Task], Task], task: Task, asked: Sequence[Case], warmup: int, rounds: int, threads: int,
+    work: Callable[[Task], Task], task: Task, asked: Sequence[Case], rounds: int, threads: int,
     pipelines: Collection[str], arms: Mapping[str, Task],
 ) -> dict[str, dict[str, Rounds]]:  # fmt: skip
-    """What becomes of the questions after the first `warmup`, by pipeline and arm: each arm answers the same ones with
+    """What becomes of the questions after those that warm up, by pipeline and arm: each arm answers the same ones with
     the same trace, in processes of its own."""
     found = {}
     for pipeline in pipelines:
@@ -106,7 +106,7 @@ def replayed(
         reports, _ = in_turn(
             rounds, arms, lambda arm, own=own: measure(work, own | arms[arm] | {"name": arm}, threads=threads)
         )
-        found[pipeline] = {arm: [report["rows"][warmup:] for report in reports[arm]] for arm in arms}
+        found[pipeline] = {arm: [report["rows"][task["warmup"] :] for report in reports[arm]] for arm in arms}
     return found
 
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from edge.apps.collection.collection import Collection
 from edge.apps.memory.memory import Memory
@@ -22,21 +23,6 @@ def _texts(chance: random.Random) -> list[str]:
     return [" ".join(chance.choices(_WORDS, k=chance.randint(5, 400))) for _ in range(chance.randint(1, 8))]
 
 
-def _on_collection(collection: Collection, chance: random.Random) -> None:
-    if chance.random() < 0.5:
-        collection.add(_texts(chance))
-    else:
-        collection.search(chance.choice(_WORDS), rerank=chance.random() < 0.5)
-
-
-def _on_memory(memory: Memory, chance: random.Random) -> None:
-    user = f"u{chance.randrange(3)}"
-    if chance.random() < 0.5:
-        memory.add(_texts(chance), user_id=user)
-    else:
-        memory.search(chance.choice(_WORDS), user_id=user)
-
-
 def main() -> None:
     """Opens, works, closes."""
     _, kind, seed, _, limit = sys.argv
@@ -45,18 +31,19 @@ def main() -> None:
     def work(number: int) -> None:
         chance = random.Random(f"{seed}:{number}")
         for _ in range(CALLS):
+            own: dict[str, Any] = {"user_id": f"u{chance.randrange(3)}"} if kind == "memory" else {}
             try:
-                if isinstance(opened, Collection):
-                    _on_collection(opened, chance)
+                if chance.random() < 0.5:
+                    opened.add(_texts(chance), **own)
                 else:
-                    _on_memory(opened, chance)
+                    opened.search(chance.choice(_WORDS), rerank=chance.random() < 0.5, **own)
             except EdgeError as error:
                 refused.append(error)
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, kind)
-        with Collection(path, memory=limit) if kind == "collection" else Memory(path, memory=limit) as opened:
-            if isinstance(opened, Collection):
+        open_one: Any = {"collection": Collection, "memory": Memory}[kind]
+        with open_one(Path(folder, kind), memory=limit) as opened:
+            if kind == "collection":
                 opened.add("The river floods in spring.")
             with ThreadPoolExecutor(THREADS) as threads:
                 list(threads.map(work, range(THREADS)))  # an error of any other kind is raised
