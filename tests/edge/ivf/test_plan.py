@@ -18,8 +18,7 @@ from naive.waiting import until
 
 from edge.budget import MemoryBudget
 from edge.cache.residency import Handle
-from edge.devices.cpu import CpuDevice
-from edge.devices.cpu import LimitedDevice
+from edge.devices.cpu import CpuDevice, LimitedDevice
 from edge.ivf import placement
 from edge.ivf.base import Vectors
 from edge.ivf.device import Candidates, open_device

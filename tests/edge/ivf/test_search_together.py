@@ -15,8 +15,7 @@ from naive.searching import Rig
 from naive.waiting import until
 
 from edge.budget import MemoryBudget
-from edge.devices.cpu import CpuDevice
-from edge.devices.cpu import LimitedDevice
+from edge.devices.cpu import CpuDevice, LimitedDevice
 from edge.errors import CorruptBlock
 from edge.ivf.base import Found, Vectors
 from edge.ivf.device import Candidates, SearchRequest
