@@ -39,7 +39,7 @@ class KnowledgeTree:
 
     Counters, all named `knowledge.`:
     - segments of requests: `context_hits`, `host_hits`, `disk_hits`, `moved_hits`, `misses`
-    - tokens: `cached_tokens` and `computed_tokens`
+    - tokens: `cached_tokens` and `computed_tokens`, and `ahead_tokens`, computed before a request for them
     - seconds: `prefill_s`, `restore_s`, and `keep_s` for copying states out of the context
     - states: `kept` in host memory and `saved` to disk, each also with `_nbytes`; `host_evictions`, `disk_evictions`
     - failures: `dropped` (no room for a state, or no time to save it), `corrupt`, `unread` (no memory to read a state)
@@ -119,13 +119,14 @@ class KnowledgeTree:
         cancelled: Callable[[int], bool] | None = None,
         backend: KVBackend | None = None,
         behind: int = 0,
+        ahead: bool = False,
     ) -> PreparedPath:
         """Brings a path in context, segment by segment: cached states are restored, and missing ones are computed.
         Waits until the context is free. The caller then appends its question, generates, and releases the path.
 
         `suffix`: tokens to be computed after the path. Once `cancelled`, called with the current segment's number,
         returns true, the rest is left out. `behind`: tokens behind the path that stay if the context holds all of
-        it."""
+        it. `ahead`: nobody has asked for the path yet."""
         self._check(path, suffix)
         backend = backend or self._backend
         self._occupy(backend)
@@ -137,7 +138,7 @@ class KnowledgeTree:
                     prepared.homes[position] = self._states.enter(way)
                 prepared.nodes[position].composed = bool(prepared.homes)
             self._bring(prepared, cancelled or (lambda position: False), behind)
-            self._learn(prepared, suffix)
+            self._learn(prepared, suffix, ahead)
         except BaseException:
             self._leave(prepared)
             raise
@@ -200,7 +201,7 @@ class KnowledgeTree:
         """The path (ids and tokens) to a document's states behind the common beginning; empty if it needs none."""
         begin = next((place for place, segment in enumerate(path) if segment.home), len(path))
         there = position == begin and path[position].tokens == path[position].home
-        if not self.anywhere or not path[position].home or there:
+        if not self.anywhere or not path[position].home or path[position].whole or there:
             return []
         return [
             *((segment.id, _key(segment)) for segment in path[:begin]),
@@ -338,7 +339,7 @@ class KnowledgeTree:
                 node.contexts.remove(backend)
             self._states.released(reversed(gone))
 
-    def _learn(self, prepared: PreparedPath, suffix: int) -> None:
+    def _learn(self, prepared: PreparedPath, suffix: int, ahead: bool) -> None:
         """Updates the usage that ranks the path's nodes (algorithm 1), and the counters."""
         nodes, new = prepared.nodes, prepared.computed_tokens
         if new:
@@ -351,7 +352,9 @@ class KnowledgeTree:
                     node.usage.missed(cost)
             for position in prepared.brought:
                 prepared.homes[position][-1].usage.missed(cost)
-        if prepared.complete:
+        if ahead:
+            self._trace.count("knowledge.ahead_tokens", new)
+        elif prepared.complete:
             for node, place in zip(nodes, prepared.places, strict=True):
                 self._trace.count("knowledge.misses" if place == "nowhere" else f"knowledge.{place}_hits")
                 node.usage.requested()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 
 from edge.budget import Lease, MemoryBudget
 from edge.errors import DeadlinePassed, EdgeError, InputError, Withdrawn
-from edge.kv_cache.backend import State
+from edge.kv_cache.backend import State, StateSegment, unread
 from edge.kv_cache.prefix_tree import PreparedPath
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Finish, GenerationStats, Piece, Sampling, Stopping
@@ -30,6 +31,9 @@ WINDOW = 32
 
 ALONE, IN_COMPANY = 256, 128
 """Tokens of a prompt between two steps: while nobody else is there, and while others write or wait."""
+
+_UNREAD = 64
+"""Prompts whose best documents are read again when there is time; the latest ones."""
 
 _KEPT_S = 10.0
 """Seconds after which a sequence without work gives its memory back. The first one stays."""
@@ -154,6 +158,7 @@ class GenerationEngine:
         self._writing: list[_Writing] = []
         self._refused = False
         self._reading = 0
+        self._unread: deque[tuple[StateSegment, ...]] = deque(maxlen=_UNREAD)
         self._closed = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -214,18 +219,38 @@ class GenerationEngine:
     def _turn(self) -> None:
         try:
             if self._has_work():
-                self._step()
+                if self._waiting or self._writing:
+                    self._step()
+                else:
+                    self._read_ahead(self._unread.pop())
         except Exception as error:  # it belongs to no request, and would come again
             self._end_all(error)
 
     def _has_work(self) -> bool:
         with self._changed:
-            while not (self._closed or self._waiting or self._writing):
+            while not (self._closed or self._waiting or self._writing or self._unread):
                 # Sequences of a pool have no memory of their own.
                 extra = [] if self._pool else [seat for seat in self._idle if seat is not self._first]
                 if not self._changed.wait(_KEPT_S if extra else None):
                     self._give_up(extra)
             return not self._closed
+
+    def _read_ahead(self, path: tuple[StateSegment, ...]) -> None:
+        """Computes a document's states for other prompts while nobody waits, in the sequence that was free last."""
+        tree, seat = self._tree(), self._idle[-1]
+        others = sum(idle.length for idle in self._idle if idle is not seat)
+        cells = sum(len(segment.tokens) for segment in path)
+        if tree is None or seat.backend is None or (self._pool is not None and others + cells > self._pool.cells):
+            return
+        if tree.match(path).missing:
+            self._held.drop(seat)
+            with tree.prepare(path, cancelled=lambda _: self._wanted, backend=seat.backend, ahead=True) as prepared:
+                if not prepared.complete:
+                    self._unread.append(path)
+
+    @property
+    def _wanted(self) -> bool:
+        return self._closed or bool(self._waiting)
 
     def _end_all(self, error: Exception | None = None) -> None:
         for writing in list(self._writing):
@@ -486,6 +511,7 @@ class GenerationEngine:
 
     def _finish(self, writing: _Writing, finish: Finish) -> None:
         writing.request.finish = finish
+        self._unread.extend(unread(writing.request.prompt.path))
         writing.request.put(list(writing.stopping.finish()))
         self._end(writing)
 

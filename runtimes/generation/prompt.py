@@ -66,8 +66,8 @@ class PromptBuilder:
             room -= len(tokens)
             if room < 0:
                 break
-            home = self._document(document, 1, continues=bool(start)) if moved and number > 1 else ()
-            read.append(StateSegment(document.id, tokens, home))
+            home = self._document(document, 1, continues=bool(start)) if moved else ()
+            read.append(StateSegment(document.id, tokens, home, whole=moved and number == 1))
         return Prompt((*path, *reversed(read)), tuple(question), len(documents) - len(read))
 
     def _document(self, document: Document, number: int, *, continues: bool) -> tuple[int, ...]:

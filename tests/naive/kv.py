@@ -99,7 +99,8 @@ def chained(tokens: Sequence[int], cells: Sequence[bytes] = ()) -> list[bytes]:
 
 
 def composed(path: Sequence[StateSegment], again: int) -> list[bytes]:
-    """The states of a path whose documents with a home are moved from behind the common beginning."""
+    """The states of a path whose documents with a home are moved from behind the common beginning, but those that
+    are computed whole."""
     cells: list[bytes] = []
     start = next((place for place, segment in enumerate(path) if segment.home), len(path))
     begin = [token for other in path[:start] for token in other.tokens]
@@ -108,7 +109,7 @@ def composed(path: Sequence[StateSegment], again: int) -> list[bytes]:
         first = again
         while segment.tokens[first:] != segment.home[len(segment.home) - len(segment.tokens) + first :]:
             first += 1
-        first = first if segment.home else len(segment.tokens)
+        first = first if segment.home and not segment.whole else len(segment.tokens)
         cells += chained(segment.tokens[:first], cells)
         cells += moved[len(moved) - len(segment.tokens) + first :] if first < len(segment.tokens) else []
     return cells

@@ -266,7 +266,7 @@ def test_documents_states_are_moved_to_any_place(data: st.DataObject) -> None:
         path = [*begin, *(document(name, number) for number, name in enumerate(order, first))]
         if whole:  # number 1 comes last and is not moved, as in prompts
             last = reversed(path[len(begin) :])
-            path[len(begin) :] = [replace(one, home=()) if one.tokens == one.home else one for one in last]
+            path[len(begin) :] = [replace(one, whole=one.tokens == one.home) for one in last]
         total = sum(len(part.tokens) for part in path)
         found = rig.tree.match(path)
         assert found.cached + found.missing == total

@@ -135,13 +135,19 @@ def talkative(document: StateSegment) -> int:
 class Bench:
     """An engine that is stepped by hand."""
 
-    def __init__(self, most: int, *, tree: bool = True, room: int = 10**9, cells: int = 0) -> None:
+    def __init__(
+        self, most: int, *, tree: bool = True, room: int = 10**9, cells: int = 0, anywhere: bool = False
+    ) -> None:
         self.pool = FakePool(cells) if cells else None
         self.seats = [FakeSeat(self.pool)]
         self.room = room
         self.trace = Trace()
         self.budget = MemoryBudget(10**7, baseline=0)
-        self.tree = KnowledgeTree(self.seats[0], self.budget, host_limit=10**6, trace=self.trace) if tree else None
+        self.tree = (
+            KnowledgeTree(self.seats[0], self.budget, host_limit=10**6, anywhere=anywhere, trace=self.trace)
+            if tree
+            else None
+        )
         self.engine = GenerationEngine(
             FakeVocabulary(), most=most, first=self.seats[0], another=self._another, chooser=FakeChooser,
             tree=lambda: self.tree, budget=self.budget, pool=self.pool, trace=self.trace,
@@ -284,6 +290,49 @@ def test_whatever_arrives_and_leaves_answers_equal_those_alone(
             assert request.finish == ("length" if len(expected) == request.longest else "stop")
             assert (request.new, request.shown) == (len(expected), 0)
     bench.close()
+
+
+MOVED = StateSegment("moved", (50, *POOL[1].tokens), (49, *POOL[1].tokens))
+BEST = StateSegment("best", (49, *POOL[2].tokens), (49, *POOL[2].tokens), whole=True)
+
+
+@pytest.mark.parametrize("cells", [0, 160])
+def test_the_best_document_is_read_for_other_prompts_when_nobody_waits(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, cells: int
+) -> None:
+    made = bench(2, anywhere=True, cells=cells)
+    home = [SYSTEM, StateSegment("best", BEST.home)]
+    made.ask([MOVED, BEST])
+    made.finish()
+    assert made.tree.match(home).missing == len(BEST.home), "it was computed in its place"
+
+    prefill, arrived = made.seats[0].prefill, []
+
+    def arrives(tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> int:
+        arrived.append(made.ask([POOL[0]]))
+        monkeypatch.setattr(made.seats[0], "prefill", prefill)
+        return prefill(tokens, cancelled)
+
+    monkeypatch.setattr(made.seats[0], "prefill", arrives)
+    made.engine._turn()
+    assert arrived
+    assert made.tree.match(home).missing, "it gives way to a request"
+    made.finish()
+    hits = made.trace.counters["knowledge.misses"]
+    made.engine._turn()
+    assert made.tree.match(home).missing == 0
+    assert made.trace.counters["knowledge.ahead_tokens"] == len(BEST.home)
+    assert made.trace.counters["knowledge.misses"] == hits, "nobody has asked for it"
+    assert not made.engine._unread
+
+
+def test_nothing_is_read_ahead_that_a_pool_has_no_cells_for(bench: Callable[..., Bench]) -> None:
+    made = bench(2, anywhere=True, cells=160)
+    made.ask([MOVED, BEST])
+    made.finish()
+    made.pool.cells = len(SYSTEM.tokens) + len(BEST.home) - 1
+    made.engine._turn()
+    assert "knowledge.ahead_tokens" not in made.trace.counters
 
 
 def test_answers_are_written_side_by_side(bench: Callable[..., Bench]) -> None:

@@ -342,7 +342,8 @@ def test_moved_states_are_those_that_would_be_computed(
     for order in ([0, 1, 2, 3], [3, 1], [2, 3, 0, 1], [1, 0, 3], [0, 1, 2, 3]):
         path = generator.path(QUESTION, [LIBRARY[index] for index in order], GREEDY)
         assert [segment.id for segment in path[:0:-1]] == [LIBRARY[index].id for index in order], "the best is last"
-        assert [bool(segment.home) for segment in path] == [False, *[True] * (len(order) - 1), False]
+        assert [bool(segment.home) for segment in path] == [False, *[True] * len(order)]
+        assert [segment.whole for segment in path] == [False] * len(order) + [True]
         oracle.truncate(0)
         for segment in path:
             oracle.prefill(segment.tokens)
