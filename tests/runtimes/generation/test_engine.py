@@ -9,6 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -225,7 +226,12 @@ def bench() -> Iterator[Callable[..., Bench]]:
         each.close()
 
 
-path_of = st.lists(st.integers(0, len(POOL) - 1), max_size=3, unique=True).map(lambda all: [POOL[i] for i in all])
+def with_the_best_last(documents: list[StateSegment]) -> list[StateSegment]:
+    """The last one is computed in its place, and has other tokens in other prompts."""
+    return [*documents[:-1], *(replace(best, home=(9, *best.tokens), whole=True) for best in documents[-1:])]
+
+
+path_of = st.lists(st.sampled_from(POOL), max_size=3, unique=True).map(with_the_best_last)
 event = st.one_of(
     st.tuples(
         st.just("ask"), path_of, st.integers(1, 8), st.sampled_from([PERSON, PROGRAM, BATCH]), st.integers(0, 20)
@@ -236,6 +242,7 @@ event = st.one_of(
     st.tuples(st.just("leave"), st.integers(0, 9)),
     st.tuples(st.just("fail"), st.integers(0, 3), st.integers(0, 5)),
     st.tuples(st.just("rest")),
+    st.tuples(st.just("idle")),
 )
 
 
@@ -265,6 +272,11 @@ def test_whatever_arrives_and_leaves_answers_equal_those_alone(
             bench.engine._give_up([seat for seat in bench.engine._idle if seat is not bench.engine._first])
             bench.seats = [seat for seat in bench.seats if not seat.closed]
             assert len(bench.seats) == 1
+        elif kind == "idle":
+            bench.finish()
+            if bench.engine._unread:
+                bench.engine._turn()
+                bench.check()
         elif kind == "fail":
             bench.seats[details[0] % len(bench.seats)].failures = [details[1], details[1] + 1]
             failing = True
