@@ -199,14 +199,15 @@ class KnowledgeTree:
 
     def _way_home(self, path: Sequence[StateSegment], position: int) -> list[tuple[str, bytes]]:
         """The path (ids and tokens) to a document's states behind the common beginning; empty if it needs none."""
+        document = path[position]
         begin = next((place for place, segment in enumerate(path) if segment.home), len(path))
-        there = position == begin and path[position].tokens == path[position].home
-        if not self.anywhere or not path[position].home or path[position].whole or there:
+        there = position == begin and document.tokens == document.home
+        if not self.anywhere or not document.home or document.whole or there:
             return []
-        return [
-            *((segment.id, _key(segment)) for segment in path[:begin]),
-            (path[position].id, _bytes(path[position].home)),
-        ]
+        home = _bytes(document.home)
+        if _again(_key(document), home) >= len(document.tokens):
+            return []
+        return [*((segment.id, _key(segment)) for segment in path[:begin]), (document.id, home)]
 
     def _bring_home(self, prepared: PreparedPath, cancelled: Callable[[int], bool]) -> bool:
         """Computes the states that will be moved and that no tier has. Returns False if it was cancelled."""
@@ -293,8 +294,6 @@ class KnowledgeTree:
         """Appends a document's states from their place behind the common beginning. Returns the number of first tokens
         computed; 0 if it cannot be done, which changes nothing."""
         again = _again(node.tokens, home.tokens)
-        if again >= node.length:
-            return 0
         with self._states.state(home, None, 0) as state:
             if state is None:
                 return 0

@@ -270,6 +270,7 @@ def test_documents_states_are_moved_to_any_place(data: st.DataObject) -> None:
         total = sum(len(part.tokens) for part in path)
         found = rig.tree.match(path)
         assert found.cached + found.missing == total
+        assert min(found.context, found.host, found.disk, found.missing) >= 0
         with rig.tree.prepare(path) as prepared:
             assert prepared.complete
             assert prepared.cached_tokens + prepared.computed_tokens == total == rig.backend.length
@@ -291,6 +292,16 @@ def test_documents_states_are_moved_to_any_place(data: st.DataObject) -> None:
             elif rig.tree._states.host.limit == 10**6:  # a document that found no room behind the beginning is computed
                 assert rig.tree._states.host[node] == expected[tokens]
         rig.check()
+
+
+def test_a_document_no_longer_than_what_is_computed_again_is_computed_once() -> None:
+    rig = Rig(anywhere=True)
+    tokens = segment("short", AGAIN).tokens
+    with rig.tree.prepare([SYSTEM, document("a", 2), StateSegment("short", tokens, tokens)]):
+        pass
+    held = [(node.id, node.composed) for node in rig.tree._states.host]
+    assert held.count(("short", True)) == 1
+    assert ("short", False) not in held
 
 
 def test_a_prompt_that_comes_again_is_restored_whole_and_not_from_disk(tmp_path: Path) -> None:
