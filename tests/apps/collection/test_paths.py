@@ -85,21 +85,8 @@ def test_roots_below_what_is_indexed_are_indexed_too(given_roots: list[str], roo
         assert (root in chosen) == any(naive_contains(outer, root) for outer in given_roots)
 
 
-def test_why_a_root_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = str(tmp_path / "root")
-    assert absence(root, lambda path: True) == "is not there"
-    os.mkdir(root)
-    assert absence(root, lambda path: path == root) == "is empty now"
-    assert absence(root, lambda path: False) is None
-    (tmp_path / "root" / "file").write_text("text")
-    assert absence(root, lambda path: True) is None
-    assert absence(os.path.join(root, "file"), lambda path: True) is None
-
-    def refuse(path: str) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    assert absence(root, lambda path: False) == "cannot be read (Permission denied)"
+def test_an_empty_root_of_which_nothing_is_known_is_not_missing(tmp_path: Path) -> None:
+    assert absence(str(tmp_path), lambda path: False) is None
 
 
 ODD = [b"a\xff.txt", b"a\\xff.txt", b"\xff\\xfe.txt", b"\\xff\xfe.txt", b"\\xff\\xfe.txt"]

@@ -56,13 +56,9 @@ async def refused(client: Any, tool: str, **arguments: Any) -> str:
 
 def test_the_memory_server(home: Path, tmp_path: Path) -> None:
     async def talk(client: Any) -> None:
-        tools = (await client.list_tools()).tools
-        assert [tool.name for tool in tools] == [
-            "search_memory", "list_memories", "memory_history", "add_memory", "update_memory", "supersede_memory",
-            "delete_memory",
-        ]  # fmt: skip
-        assert all(tool.description for tool in tools)
-        assert tools[3].input_schema["required"] == ["text"]
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert all(tool.description for tool in tools.values())
+        assert tools["add_memory"].input_schema["required"] == ["text"]
         added = await call(
             client, "add_memory", text="I am allergic to nuts", metadata={"kind": "health"}, timestamp="2026-05-08"
         )
@@ -178,9 +174,6 @@ def test_the_file_server(home: Path, tmp_path: Path) -> None:
         collection.index([docs])
 
     async def talk(client: Any) -> None:
-        assert [tool.name for tool in (await client.list_tools()).tools] == [
-            "search", "get", "get_documents", "status",
-        ]  # fmt: skip
         found = (await call(client, "search", query="when does the river flood", filters=["type:md"]))["results"]
         assert {Path(hit["path"]).name for hit in found} == {"river.md"}
         for limit in (None, 200, 1000):
