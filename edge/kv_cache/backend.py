@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, takewhile
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -23,18 +23,12 @@ State = bytes | bytearray | memoryview
 class StateSegment:
     """A piece of a prompt that may be used again: the system prompt, or a document as it stands there. `tokens`, at
     least one, were tokenized separately; `id` is its name in traces. `home`, of a document whose states may be moved:
-    its tokens as number 1. `whole`: here it is computed in its place, and its moved states are for other prompts."""
+    its tokens as number 1. `whole`: it is computed in its place unless such states are stored."""
 
     id: str
     tokens: tuple[int, ...]
     home: tuple[int, ...] = ()
     whole: bool = False
-
-
-def unread(path: Sequence[StateSegment]) -> list[tuple[StateSegment, ...]]:
-    """The paths by which documents that are computed in their place could be moved in other prompts."""
-    begin = tuple(takewhile(lambda segment: not segment.home, path))
-    return [(*begin, StateSegment(segment.id, segment.home)) for segment in path if segment.whole]
 
 
 class KVBackend(Protocol):

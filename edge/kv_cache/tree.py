@@ -28,6 +28,9 @@ _LOSS = 1e-6
 AGAIN = 16
 """Tokens at a document's beginning that are computed again where it stands: they take most attention (EPIC)."""
 
+AGAIN_BEST = 32
+"""The same of number 1, the best document, from which most is read."""
+
 _TYPICAL = 512
 """Length in tokens of the document for which the cost of a byte is computed."""
 
@@ -102,14 +105,22 @@ class KnowledgeTree:
             for position, node in enumerate(self._states.find(map(_key, path))):
                 tokens = len(path[position].tokens)
                 place = node and ("context" if node.contexts else self._states.place(node))
-                if place is None and (way := self._way_home(path, position)):
-                    home = self._states.find(key for _, key in way)[-1]
-                    place = home and self._states.place(home)
+                if place is None and (way := self._moves(path, position)):
+                    place = self._stored(way)
                     again = _again(_key(path[position]), way[-1][1]) if place else 0
                     found["missing"] += again
                     tokens -= again
                 found[place or "missing"] += tokens
         return Match(**found)
+
+    def unread(self, path: Sequence[StateSegment]) -> list[tuple[StateSegment, ...]]:
+        """The paths to states that no tier has, and by which documents of `path` that were computed in their place
+        could be moved in later prompts."""
+        found = []
+        for position, document in enumerate(path):
+            if document.whole and (way := self._way_home(path, position)) and self._stored(way) is None:
+                found.append((*path[: len(way) - 1], StateSegment(document.id, document.home)))
+        return found
 
     def prepare(
         self,
@@ -134,7 +145,7 @@ class KnowledgeTree:
         try:
             prepared.nodes = self._states.enter((segment.id, _key(segment)) for segment in path)
             for position in range(len(path)):
-                if way := self._way_home(path, position):
+                if way := self._moves(path, position):
                     prepared.homes[position] = self._states.enter(way)
                 prepared.nodes[position].composed = bool(prepared.homes)
             self._bring(prepared, cancelled or (lambda position: False), behind)
@@ -202,12 +213,23 @@ class KnowledgeTree:
         document = path[position]
         begin = next((place for place, segment in enumerate(path) if segment.home), len(path))
         there = position == begin and document.tokens == document.home
-        if not self.anywhere or not document.home or document.whole or there:
+        if not self.anywhere or not document.home or there:
             return []
         home = _bytes(document.home)
         if _again(_key(document), home) >= len(document.tokens):
             return []
         return [*((segment.id, _key(segment)) for segment in path[:begin]), (document.id, home)]
+
+    def _moves(self, path: Sequence[StateSegment], position: int) -> list[tuple[str, bytes]]:
+        """The path home if a document's states are moved from there; empty if it is computed in its place."""
+        way = self._way_home(path, position)
+        return [] if way and path[position].whole and self._stored(way) is None else way
+
+    def _stored(self, way: Sequence[tuple[str, bytes]]) -> str | None:
+        """The tier that has the states at the end of a path; None if no tier has them."""
+        with self._states.locked():
+            home = self._states.find(key for _, key in way)[-1]
+            return home and self._states.place(home)
 
     def _bring_home(self, prepared: PreparedPath, cancelled: Callable[[int], bool]) -> bool:
         """Computes the states that will be moved and that no tier has. Returns False if it was cancelled."""
@@ -398,6 +420,8 @@ def _bytes(tokens: Sequence[int]) -> bytes:
 
 def _again(tokens: bytes, home: bytes) -> int:
     """Number of a moved document's first tokens that are computed anew: those that differ, at least `AGAIN`."""
+    if tokens == home:
+        return AGAIN_BEST
     here, there = (np.frombuffer(text, np.int32)[::-1] for text in (tokens, home))
     length = min(len(here), len(there))
     unlike = np.flatnonzero(here[:length] != there[:length])

@@ -17,7 +17,7 @@ from typing import Any
 
 from edge.budget import Lease, MemoryBudget
 from edge.errors import DeadlinePassed, EdgeError, InputError, Withdrawn
-from edge.kv_cache.backend import State, StateSegment, unread
+from edge.kv_cache.backend import State, StateSegment
 from edge.kv_cache.prefix_tree import PreparedPath
 from edge.kv_cache.tree import KnowledgeTree
 from edge.runtimes.generation.base import Finish, GenerationStats, Piece, Sampling, Stopping
@@ -242,11 +242,10 @@ class GenerationEngine:
         cells = sum(len(segment.tokens) for segment in path)
         if tree is None or seat.backend is None or (self._pool is not None and others + cells > self._pool.cells):
             return
-        if tree.match(path).missing:
-            self._held.drop(seat)
-            with tree.prepare(path, cancelled=lambda _: self._wanted, backend=seat.backend, ahead=True) as prepared:
-                if not prepared.complete:
-                    self._unread.append(path)
+        self._held.drop(seat)
+        with tree.prepare(path, cancelled=lambda _: self._wanted, backend=seat.backend, ahead=True) as prepared:
+            if not prepared.complete:
+                self._unread.append(path)
 
     @property
     def _wanted(self) -> bool:
@@ -511,7 +510,8 @@ class GenerationEngine:
 
     def _finish(self, writing: _Writing, finish: Finish) -> None:
         writing.request.finish = finish
-        self._unread.extend(unread(writing.request.prompt.path))
+        if (tree := self._tree()) is not None:
+            self._unread.extend(tree.unread(writing.request.prompt.path))
         writing.request.put(list(writing.stopping.finish()))
         self._end(writing)
 

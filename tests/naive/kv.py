@@ -98,15 +98,15 @@ def chained(tokens: Sequence[int], cells: Sequence[bytes] = ()) -> list[bytes]:
     return found[len(cells) :]
 
 
-def composed(path: Sequence[StateSegment], again: int) -> list[bytes]:
-    """The states of a path whose documents with a home are moved from behind the common beginning, but those that
-    are computed whole."""
+def composed(path: Sequence[StateSegment], again: int, best: int) -> list[bytes]:
+    """The states of a path whose documents with a home are moved from behind the common beginning, but those that are
+    computed whole, and the first `again` tokens (`best` of number 1), or those that differ."""
     cells: list[bytes] = []
     start = next((place for place, segment in enumerate(path) if segment.home), len(path))
     begin = [token for other in path[:start] for token in other.tokens]
     for segment in path:
         moved = chained([*begin, *segment.home])[len(begin) :]
-        first = again
+        first = best if segment.tokens == segment.home else again
         while segment.tokens[first:] != segment.home[len(segment.home) - len(segment.tokens) + first :]:
             first += 1
         first = first if segment.home and not segment.whole else len(segment.tokens)

@@ -304,8 +304,8 @@ def test_whatever_arrives_and_leaves_answers_equal_those_alone(
     bench.close()
 
 
-MOVED = StateSegment("moved", (50, *POOL[1].tokens), (49, *POOL[1].tokens))
-BEST = StateSegment("best", (49, *POOL[2].tokens), (49, *POOL[2].tokens), whole=True)
+MOVED = StateSegment("moved", (50, *POOL[3].tokens), (49, *POOL[3].tokens))
+BEST = StateSegment("best", (49, *POOL[4].tokens), (49, *POOL[4].tokens), whole=True)
 
 
 @pytest.mark.parametrize("cells", [0, 160])
@@ -336,6 +336,10 @@ def test_the_best_document_is_read_for_other_prompts_when_nobody_waits(
     assert made.trace.counters["knowledge.ahead_tokens"] == len(BEST.home)
     assert made.trace.counters["knowledge.misses"] == hits, "nobody has asked for it"
     assert not made.engine._unread
+    before = made.trace.counters["knowledge.moved_hits"]
+    made.ask([replace(MOVED, tokens=(51, *MOVED.home)), BEST])
+    made.finish()
+    assert made.trace.counters["knowledge.moved_hits"] == before + 2, "both were read before"
 
 
 def test_nothing_is_read_ahead_that_a_pool_has_no_cells_for(bench: Callable[..., Bench]) -> None:

@@ -351,7 +351,7 @@ def test_moved_states_are_those_that_would_be_computed(
             assert states.length == oracle.length
             found, expected = logits_after(states), logits_after(oracle)
         assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
-    assert trace.counters["knowledge.moved_hits"] == 5
+    assert trace.counters["knowledge.moved_hits"] == 8
     assert prepared.places == ["context", "host", "host", "host", "host"], "the first prompt again"
 
 
