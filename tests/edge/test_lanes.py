@@ -1,4 +1,4 @@
-"""One worker per link: order of the requests, withdrawal, and every second accounted for once."""
+"""One worker per link and for all its users: order of the requests, withdrawal, and every second accounted for once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from edge.errors import CorruptBlock, EdgeError, StorageError
 from edge.link import Lane, LinkRate, Ticket
 
 
-def recorder(order: list[str], name: str) -> object:
+def recorder(order: list[str], name: str) -> Callable[[], int]:
     def work() -> int:
         order.append(name)
         return 1
@@ -33,8 +34,8 @@ def put_to_sleep(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane.link.condition, "notify", lambda n=1: None)
 
 
-def submit(lane: Lane, order: list[str], name: str, **keys: float) -> Ticket:
-    return lane.submit(name, recorder(order, name), 1, **keys)  # type: ignore[arg-type]
+def submit(lane: Lane, order: list[str], name: str, **keys: Any) -> Ticket:
+    return lane.submit(name, recorder(order, name), 1, **keys)
 
 
 def test_priority_then_deadline_then_first_come(lane: Lane, held: Held) -> None:
@@ -75,6 +76,8 @@ def test_withdrawing_before_the_start_and_after(lane: Lane, held: Held) -> None:
     assert not withdrawn.cancel()
     assert withdrawn.done
     assert withdrawn.cancelled
+    with pytest.raises(EdgeError, match="withdrawn"):
+        withdrawn.wait()
     assert not held.ticket.cancel(), "it runs already"
     held.open()
     kept.wait()
@@ -117,13 +120,6 @@ def test_an_error_goes_to_the_waiter_and_the_worker_goes_on(lane: Lane, error: B
     assert order == ["next"]
 
 
-def test_waiting_for_what_was_withdrawn_is_an_error_not_an_empty_buffer(lane: Lane, held: Held) -> None:
-    ticket = submit(lane, [], "withdrawn")
-    ticket.cancel()
-    with pytest.raises(EdgeError, match="withdrawn"):
-        ticket.wait()
-
-
 def test_close_lets_the_running_transfer_end_and_wakes_who_waits_for_the_others() -> None:
     lane = Lane()
     held = Held(lane)
@@ -156,17 +152,6 @@ def test_close_lets_the_running_transfer_end_and_wakes_who_waits_for_the_others(
         submit(lane, order, "too late")
 
 
-def test_fetch_fills_the_buffer_and_counts_its_bytes(lane: Lane) -> None:
-    source = MemorySource(numbered_blocks([100, 50]))
-    buffers = [bytearray(100), bytearray(100)]
-    for i, buffer in enumerate(buffers):
-        lane.fetch(source, BlockId("layer", i), memoryview(buffer)).wait()
-        assert bytes(buffer[: 100 - 50 * i]) == source.blocks[BlockId("layer", i)]
-    counters = lane.trace.snapshot()
-    assert (counters["disk.bytes"], counters["disk.transfers"]) == (150, 2)
-    assert lane.rate.bandwidth > 0
-
-
 def test_close_waits_for_a_transfer_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Lane()
     put_to_sleep(lane, monkeypatch)
@@ -190,7 +175,7 @@ def test_close_waits_for_a_transfer_in_another_thread(monkeypatch: pytest.Monkey
 
 
 def test_a_ticket_that_is_kept_keeps_no_buffer_alive(lane: Lane, held: Held) -> None:
-    """Whether it was withdrawn or its block has come, also after the lane is idle."""
+    """Whether it was withdrawn, has failed or its block has come, also after the lane is idle."""
     source = MemorySource(numbered_blocks([4096]))
     buffers = [np.zeros(4096, np.uint8) for _ in range(2)]
     watched = [weakref.ref(buffer) for buffer in buffers]
@@ -201,18 +186,13 @@ def test_a_ticket_that_is_kept_keeps_no_buffer_alive(lane: Lane, held: Held) -> 
     held.open()
     tickets[1].wait()
     until(lambda: watched[1]() is None)  # the worker sets `done` a moment before it is idle
-
-
-def test_a_failed_transfer_keeps_no_buffer_alive(lane: Lane) -> None:
-    source = MemorySource(numbered_blocks([4096]))
     source.broken = set(source.blocks)
-    buffer = np.zeros(4096, np.uint8)
-    watched = weakref.ref(buffer)
-    ticket = lane.fetch(source, BlockId("layer", 0), buffer.data)
+    failing = np.zeros(4096, np.uint8)
+    watched.append(weakref.ref(failing))
     with pytest.raises(StorageError):
-        ticket.wait()
-    del buffer, ticket
-    until(lambda: gc.collect() >= 0 and watched() is None)  # an error and the frames it remembers are a cycle
+        lane.fetch(source, BlockId("layer", 0), failing.data).wait()
+    del failing
+    until(lambda: gc.collect() >= 0 and watched[2]() is None)  # an error and the frames it remembers are a cycle
 
 
 def test_threads_sharing_a_lane(lane: Lane) -> None:
@@ -285,6 +265,87 @@ def test_stalls_and_hidden_time_make_up_the_busy_time(lane: Lane) -> None:
     accounted = counters["disk.stall_s"] + counters["disk.hidden_s"]
     assert counters["disk.busy_s"] == pytest.approx(sum(t.seconds for t in (hidden, *stalled)))
     assert counters["disk.busy_s"] * 0.999 <= accounted <= elapsed, "no second is missing, none counted twice"
+
+
+def test_a_transfer_follows_another_over_a_second_link(lane: Lane) -> None:
+    done: list[str] = []
+    with Lane("link") as second:
+        held = Held(lane)
+        first = submit(lane, done, "disk")
+        last = second.submit("device", lambda: done.append("device") or 1, 1, after=first)
+        time.sleep(0.02)
+        assert not last.done
+        held.open()
+        last.wait()
+        after = second.submit("late", lambda: done.append("late") or 1, 1, after=first)  # that is over already
+        after.wait()
+    assert done == ["disk", "device", "late"]
+
+
+def test_what_follows_a_failed_transfer_fails_with_its_error(lane: Lane) -> None:
+    def fail() -> int:
+        raise StorageError("the disk is gone")
+
+    ran: list[int] = []
+    with Lane("link") as second:
+        first = lane.submit("first", fail, 1)
+        last = second.submit("last", lambda: ran.append(1) or 1, 1, after=first)
+        with pytest.raises(StorageError, match="gone"):
+            last.wait()
+    assert not ran
+
+
+def test_withdrawing_what_follows_withdraws_what_it_follows(lane: Lane, held: Held) -> None:
+    order: list[str] = []
+    with Lane("link") as second:
+        first = submit(lane, order, "first")
+        last = submit(second, order, "last", after=first)
+        assert last.cancel()
+        assert first.cancelled
+        assert last.cancelled
+        running = submit(second, order, "running", after=held.ticket)
+        assert not running.cancel(), "what it follows has begun"
+        held.open()
+        running.wait()
+    assert order == ["running"]
+
+
+def test_lanes_of_one_link_share_its_queue_and_its_rate_but_not_their_counters() -> None:
+    first, second = Lane.shared("test link"), Lane.shared("test link")
+    try:
+        assert first.link is second.link
+        held = Held(first)
+        order: list[str] = []
+        submit(first, order, "later", priority=2)
+        submit(second, order, "sooner", priority=1)
+        held.open()
+        last = submit(first, order, "last", priority=3)
+        last.wait()
+        assert order == ["sooner", "later", "last"]
+        assert second.trace.snapshot()["disk.transfers" if second.name == "disk" else "test link.transfers"] == 1
+        assert second.rate is first.rate
+    finally:
+        first.close()
+    submit(second, order, "the link lives on").wait()
+    second.close()
+    second.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "edge-lane-test link"]
+    again = Lane.shared("test link")
+    submit(again, order, "it starts again").wait()
+    again.close()
+
+
+def test_closing_a_lane_withdraws_its_own_transfers_only() -> None:
+    first, second = Lane.shared("test link"), Lane.shared("test link")
+    held = Held(second)
+    order: list[str] = []
+    own, other = submit(first, order, "own"), submit(second, order, "other")
+    first.close()
+    assert own.cancelled
+    held.open()
+    other.wait()
+    second.close()
+    assert order == ["other"]
 
 
 class Watch:
@@ -414,12 +475,19 @@ def taught(sizes: list[int], latency: float, bandwidth: float, *, noise: float =
     return rate
 
 
-def test_nothing_is_known_before_the_first_transfer() -> None:
+def test_what_is_not_known_is_zero_and_no_term_is_negative() -> None:
     rate = LinkRate()
     assert (rate.bandwidth, rate.latency, rate.seconds(100), rate.throughput(100)) == (0, 0, 0, 0)
     rate.add(0, 1.0)
     rate.add(5, 0.0)
     assert rate.bandwidth == 0
+    rate = taught([1000] * 10, 1.0, 1000.0)
+    assert (rate.latency, rate.bandwidth) == (0.0, pytest.approx(500)), "of one size"
+    rate = LinkRate()
+    rate.add(4096, 0.01)  # a cold disk
+    rate.add(1 << 20, 0.001)  # the page cache
+    assert rate.latency == 0
+    assert rate.bandwidth > 0
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
@@ -437,23 +505,9 @@ def test_many_small_transfers_do_not_displace_a_few_large_ones() -> None:
     assert rate.throughput(4096) == pytest.approx(4096 / (100e-6 + 4096 / 1e9), rel=0.01)
 
 
-def test_transfers_of_one_size_have_no_latency_of_their_own() -> None:
-    rate = taught([1000] * 10, 1.0, 1000.0)
-    assert (rate.latency, rate.bandwidth) == (0.0, pytest.approx(500))
-
-
 def test_a_link_that_changes_is_learned_anew() -> None:
     rate = taught([1000, 100_000] * 20, 0.001, 1e6)
     for nbytes in [1000, 100_000] * 40:
         rate.add(nbytes, 0.002 + nbytes / 1e5)
     assert rate.bandwidth == pytest.approx(1e5, rel=0.02)
     assert rate.latency == pytest.approx(0.002, rel=0.05)
-
-
-def test_no_term_is_negative() -> None:
-    """A cold disk read the small blocks, the page cache the large ones."""
-    rate = LinkRate()
-    rate.add(4096, 0.01)
-    rate.add(1 << 20, 0.001)
-    assert rate.latency == 0
-    assert rate.bandwidth > 0

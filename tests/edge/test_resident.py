@@ -28,15 +28,6 @@ def nothing_else_is_freed() -> Iterator[None]:
     gc.enable()
 
 
-def test_allocated_and_freed_bytes_show() -> None:
-    trim_heap()
-    before = anonymous_resident()
-    data = np.ones(48_000_000, np.uint8)
-    assert anonymous_resident() - before == pytest.approx(data.nbytes, abs=CLOSE)
-    del data
-    assert anonymous_resident() - before == pytest.approx(0, abs=CLOSE)
-
-
 def test_memory_that_was_never_touched_does_not_count() -> None:
     before = anonymous_resident()
     data = np.empty(200_000_000, np.uint8)
@@ -84,6 +75,7 @@ def test_trimming_gives_scattered_free_pages_back() -> None:
     before = anonymous_resident()
     crumbs = [bytearray(5000) for _ in range(8000)]
     kept = crumbs[::50]
+    assert anonymous_resident() - before > 35_000_000
     del crumbs
     trim_heap()
     assert anonymous_resident() - before < 20_000_000

@@ -54,17 +54,18 @@ def test_events_only_when_asked_for(tmp_path: Path) -> None:
     with trace.span("layer 0", "compute"):
         trace.mark("evict", "rows")
         trace.level("memory", bytes=5)
-        trace.count("a", 2)
+        trace.count("a", np.int64(2))
+        trace.count("b", np.float32(0.5))
     document = written(trace, tmp_path)
     assert document["traceEvents"] == []
-    assert document["otherData"]["counters"] == {"a": 2}
+    assert document["otherData"]["counters"] == {"a": 2, "b": 0.5}
 
 
 def test_events_are_those_of_the_chrome_trace_format(tmp_path: Path) -> None:
     trace = Trace(events=True)
     before = time.perf_counter()
     with trace.span("layer 0", "compute", sequences=3):
-        trace.mark("prune", "decisions", dropped=[1, 2])
+        trace.mark("prune", "decisions", dropped=np.arange(1, 3), kept=np.int64(1), cv=float("inf"))  # as the core does
     trace.event("layer.1", "lane disk", before, 0.25, bytes=7)
     trace.level("memory", resident=5.0)
     events = written(trace, tmp_path)["traceEvents"]
@@ -80,7 +81,7 @@ def test_events_are_those_of_the_chrome_trace_format(tmp_path: Path) -> None:
         "memory": ("C", "levels"),
     }
     assert found["layer 0"]["args"] == {"sequences": 3}
-    assert found["prune"]["args"] == {"dropped": [1, 2]}
+    assert found["prune"]["args"].items() >= {"dropped": [1, 2], "kept": 1}.items()
     assert found["layer.1"]["dur"] == 250_000.0
     start, end = found["layer 0"]["ts"], found["layer 0"]["ts"] + found["layer 0"]["dur"]
     assert 0 <= found["layer.1"]["ts"] <= start <= found["prune"]["ts"] <= end
@@ -118,18 +119,6 @@ def test_a_timed_block_is_counted_and_recorded_even_if_it_fails(tmp_path: Path) 
     assert [event["name"] for event in (first, second, outer)] == ["embed", "embed", "layer 0"]
     assert trace.snapshot()["search.embed_s"] == pytest.approx((first["dur"] + second["dur"]) / 1e6)
     assert first["dur"] >= 10_000
-
-
-def test_numbers_of_numpy_and_beyond_json_can_be_written(tmp_path: Path) -> None:
-    """The core often hands over a numpy number, and a coefficient of variation may be infinite."""
-    trace = Trace(events=True)
-    trace.count("rows.bytes", np.int64(4))
-    trace.count("disk.stall_s", np.float32(0.5))
-    trace.mark("prune", "decisions", cv=float("inf"), ids=np.arange(2), kept=np.int64(1))
-    document = written(trace, tmp_path)
-    assert document["otherData"]["counters"] == {"rows.bytes": 4, "disk.stall_s": 0.5}
-    assert document["traceEvents"][-1]["args"]["kept"] == 1
-    assert document["traceEvents"][-1]["args"]["ids"] == [0, 1]
 
 
 def test_events_from_many_threads_are_all_there(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +17,13 @@ HERE = importlib.util.find_spec("triton") is not None
 """Whether Triton is installed. Tests that need it are not collected elsewhere, as CI takes a skip for a failure."""
 
 
+@functools.cache
 def load() -> None:
-    """Loads Triton so that its own functions are interpreted, too. To be called before anyone loads it."""
+    """Loads Triton so that its own functions are interpreted, too; anew where an earlier folder of tests loaded it."""
     torch = importlib.import_module("torch") if HERE and importlib.util.find_spec("torch") else None
     if torch is not None and not torch.cuda.is_available():
+        for name in [name for name in sys.modules if re.match(r"triton(?!\._C)\b", name)]:  # not the compiled part
+            del sys.modules[name]
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TRITON_INTERPRET", "1")
             interpreter = importlib.import_module("triton.runtime.interpreter")

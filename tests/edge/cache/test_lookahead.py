@@ -130,19 +130,12 @@ def test_a_batch_is_compared_with_what_all_its_searches_needed() -> None:
     orders = [[group_of(number)] for number in range(4)]
     looked_ahead(Room(), *orders, misses=curve, needs=[[0], [1], [2], [3, 0]])
     assert curve.points()[-1] == (4.0, 0.0)
-
-
-def test_a_prediction_that_no_search_came_to_teaches_nothing() -> None:
-    curve = MissCurve()
-    looked_ahead(Room(), [group_of(0)], misses=curve)
-    assert curve.points() == []
-
-
-def test_the_curve_forgets_the_oldest() -> None:
-    curve = MissCurve()
-    curve.observe([1.0] * 4096)
-    curve.observe([2.0] * 4096)
-    assert curve.points()[1][0] == 2.0
+    untaught = MissCurve()
+    looked_ahead(Room(), [group_of(0)], misses=untaught)
+    assert untaught.points() == [], "no search came to it"
+    for needed in (1.0, 2.0):
+        untaught.observe([needed] * 4096)
+    assert untaught.points()[1][0] == 2.0, "the oldest are forgotten"
 
 
 def test_a_step_at_the_windows_very_end_is_reached() -> None:
@@ -165,12 +158,7 @@ def test_a_search_larger_than_the_room_keeps_what_came_first() -> None:
     shadow = shadow_of()
     assert search(shadow, 1, 2, 3, room=20) == {1, 2, 3}
     assert search(shadow, 1, 2, 3, room=20) == {3}
-
-
-def test_less_room_gives_up_the_oldest() -> None:
-    shadow = shadow_of()
-    search(shadow, 1, 2, 3)
-    assert search(shadow, 3, room=10) == set()
+    assert search(shadow, 3, room=10) == {3}, "less room gives up the oldest"
     assert search(shadow, 2, 3, room=40) == {2}
 
 

@@ -225,12 +225,6 @@ def test_what_was_never_sealed_is_refused(tmp_path: Path, data: bytes) -> None:
         sealed.read_sealed(tmp_path / "table")
 
 
-def test_what_is_not_there_is_none(tmp_path: Path) -> None:
-    assert sealed.read_sealed(tmp_path / "nothing") is None
-    (tmp_path / "file").write_bytes(b"")
-    assert sealed.read_sealed(tmp_path / "file" / "nothing") is None
-
-
 def test_a_file_that_cannot_be_read_or_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError, match="folder cannot be read: "):
@@ -241,6 +235,8 @@ def test_a_file_that_cannot_be_read_or_written_is_a_sentence(tmp_path: Path) -> 
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="table cannot be written: "):
         sealed.write_sealed(tmp_path / "file" / "table", {})
+    for nothing in ("nothing", "file/nothing"):
+        assert sealed.read_sealed(tmp_path / nothing) is None
 
 
 def test_the_file_is_flushed_before_it_gets_its_name_and_the_folder_after(
@@ -285,11 +281,7 @@ def test_a_damaged_table_is_said_once_and_made_anew(tmp_path: Path, caplog: pyte
     assert line.startswith(f"edge: {path} is damaged: ")
     assert line.endswith("; the measured times are found out anew")
     assert not path.exists()
-
-
-def test_where_nothing_can_be_kept_nothing_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "table").mkdir()
-    sealed.remember(tmp_path / "table", {})
-    assert sealed.recall(tmp_path / "table", "the measured times") == {}
+    path.mkdir()  # where nothing can be kept nothing is
+    sealed.remember(path, {})
+    assert sealed.recall(path, "the measured times") == {}
     assert "cannot be read" in caplog.text
-    assert (tmp_path / "table").is_dir()

@@ -83,6 +83,8 @@ def hinder(patch: pytest.MonkeyPatch, how: str) -> None:
     elif how == "no positions":
         for name in ("preadv", "pwrite", "posix_fallocate"):
             patch.delattr(os, name, raising=False)
+        write = os.write
+        patch.setattr(os, "write", lambda fd, data: write(fd, data[:7]))
     elif code := getattr(errno, how, 0):
 
         def refuse(*arguments: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -126,17 +125,13 @@ def test_the_bound_is_near_for_many_texts() -> None:
     assert expected_tokens("river mill") < expected_tokens("river 1234")
 
 
-def test_nothing_is_nothing() -> None:
-    assert most_tokens(expected_tokens("")) == 0
-    assert most_tokens(expected_tokens("a")) > 0
-
-
 def test_what_fits_is_taken_best_first() -> None:
     least = most_tokens(11)
     assert fit([5, 20, 5, 1], least) == [True, False, True, True]
     assert fit([5, 20, 5, 2], least) == [True, False, True, False]
     assert fit([], 1) == []
     assert fit([2], 1) == [False]
+    assert most_tokens(expected_tokens("")) == 0 < most_tokens(expected_tokens("a"))
 
 
 @pytest.mark.parametrize(
@@ -184,14 +179,7 @@ def test_sentences_stand_where_they_are_said_to(text: str) -> None:
     found = [text[start:end] for start, end in spans(text)]
     assert [" ".join(part.split()) for part in found] == sentences(text)
     assert all(part == part.strip() for part in found)
-
-
-@given(st.text(alphabet='aB. !?\n。")', max_size=60))
-def test_sentences_lose_no_letter(text: str) -> None:
-    def letters(parts: Sequence[str]) -> str:
-        return "".join(char for part in parts for char in part if char.isalnum())
-
-    assert letters(sentences(text)) == letters([text])
+    assert [char for part in found for char in part if char.isalnum()] == [char for char in text if char.isalnum()]
 
 
 @given(st.text(alphabet='aB1. !?\n。"*', max_size=60))
