@@ -23,7 +23,7 @@ from naive.index import SMALL, IndexRig, held, mixture
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import FaissCodecs
-from edge.errors import CapabilityError, ConfigError, InputError
+from edge.errors import ConfigError, InputError
 from edge.ivf import index as module
 from edge.ivf.base import Goal, Quantizer
 from edge.ivf.index import VectorIndex
@@ -50,11 +50,6 @@ def test_threads_reach_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert faiss.omp_get_max_threads() == 1
     finally:
         faiss.omp_set_num_threads(before)
-
-
-def test_what_is_not_installed_is_named() -> None:
-    with pytest.raises(CapabilityError, match=r"no codec 'abacus'.*faiss"):
-        load("edge.codecs", "abacus")
 
 
 def test_importing_the_index_loads_no_faiss(tmp_path: Path) -> None:
@@ -135,31 +130,9 @@ def test_any_sequence_of_operations(codec: str, steps: list[tuple[str, object]],
         rig.check()
         rig.maintain(full=True)
         rig.check()
-        assert len(rig.files()) <= 1
+        assert len(rig.files()) == (len(rig.twin.rows) > 0)
         rig.close()
         assert rig.budget.used == 0, rig.budget.holders()
-
-
-def test_growing_from_nothing_to_many_lists_and_back(rig: IndexRig) -> None:
-    rig.check()
-    rig.maintain()
-    for start in range(0, 600, 25):
-        rig.add(range(start, start + 25), mixture(25, rig.dim, seed=start))
-        rig.maintain()
-        rig.check()
-    assert rig.snapshot().nlist > 10
-    assert rig.snapshot().codec.spec.name == "sq8"
-    for start in range(0, 600, 100):
-        rig.delete(range(start, start + 95))
-        rig.maintain()
-        rig.check()
-    rig.maintain(full=True)
-    rig.check()
-    assert rig.snapshot().nlist == 1, "a small collection is flat again"
-    rig.delete(list(rig.twin.rows))
-    rig.maintain(full=True)
-    rig.check()
-    assert rig.files() == []
 
 
 def test_what_is_rolled_back_was_never_there(rig: IndexRig) -> None:

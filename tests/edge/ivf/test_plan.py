@@ -49,24 +49,6 @@ def test_the_nearest_lists_are_probed_best_first(nlist: int, distinct: int | Non
         assert lists == order[:nprobe]
 
 
-def test_what_a_query_probes_does_not_depend_on_its_batch() -> None:
-    random = np.random.default_rng(0)
-    centroids = random.standard_normal((500, 48)).astype(np.float32)
-    queries = random.standard_normal((33, 48)).astype(np.float32)
-    together = probe(queries, centroids, 20)
-    for i, query in enumerate(queries):
-        assert probe(query[None], centroids, 20)[0].tolist() == together[i].tolist()
-
-
-def test_a_rows_exact_score_does_not_depend_on_the_other_rows() -> None:
-    random = np.random.default_rng(0)
-    rows = random.standard_normal((100, 384)).astype(np.float32)
-    query = random.standard_normal(384).astype(np.float32)
-    together = exact_scores(rows, query)
-    for start, end in itertools.combinations([0, 1, 3, 7, 50, 99, 100], 2):
-        assert exact_scores(rows[start:end].copy(), query).tolist() == together[start:end].tolist()
-
-
 @given(count=st.integers(0, 30), size=st.integers(1, 9), distinct=st.sampled_from([None, 2]))
 def test_groups_hold_the_nearest_to_the_first_that_is_left(count: int, size: int, distinct: int | None) -> None:
     queries = gridded(count, 4, distinct=distinct) if count else np.zeros((0, 4), np.float32)
@@ -81,6 +63,17 @@ def test_groups_hold_the_nearest_to_the_first_that_is_left(count: int, size: int
         farthest = max(distance[i] for i in numbers)
         left = [i for i in left if i not in numbers]
         assert all(distance[i] >= farthest for i in left)
+
+
+def test_what_is_probed_and_an_exact_score_do_not_depend_on_the_company() -> None:
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((500, 384)).astype(np.float32)
+    queries = random.standard_normal((33, 384)).astype(np.float32)
+    together, scores = probe(queries, rows, 20), exact_scores(rows, queries[0])
+    for i, query in enumerate(queries):
+        assert probe(query[None], rows, 20)[0].tolist() == together[i].tolist()
+    for start, end in itertools.combinations([0, 1, 3, 7, 50, 99, 100], 2):
+        assert exact_scores(rows[start:end].copy(), queries[0]).tolist() == scores[start:end].tolist()
 
 
 def offered(width: int, rows: list[tuple[float, int]]) -> Candidates:
@@ -326,16 +319,15 @@ def test_a_choice_that_is_still_enough_stays(placed: Placed) -> None:
     assert [counted[f"placement.{name}"] for name in ("changes", "searches", "late")] == [1, 160, 160]
 
 
-def test_where_all_keep_the_deadline_nothing_is_examined(placed: Placed) -> None:
+def test_where_all_keep_the_deadline_nothing_is_examined_and_the_log_has_a_bound(
+    placed: Placed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     placed.placed.within = 1e9
     for number in range(90):
         placed.ask(number % 4)
     placed.settle()
     assert placed.placed.share is None
     assert placed.searcher.trace.snapshot()["placement.late"] == 0
-
-
-def test_the_log_has_a_bound_in_bytes(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "_LOG_NBYTES", 40)
     for number in range(20):
         placed.ask(number % 4)

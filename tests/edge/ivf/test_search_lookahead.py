@@ -243,18 +243,6 @@ def test_an_error_on_the_fast_tier_is_raised(rigs: list[Rig], tmp_path: Path) ->
     rig.check(query, found, 5, 12)
 
 
-def test_it_never_takes_memory_that_others_hold_and_gives_way_to_them(rigs: list[Rig], tmp_path: Path) -> None:
-    rigs.append(rig := Rig(tmp_path, gridded(3000, DIM), nlist=30, files=1, memory=400_000))
-    query = gridded(1, DIM, seed=4)
-    with rig.searcher.lookahead(rig.lists.snapshot, query, nbytes=10**9) as window:
-        window.wait()
-        held = rig.budget.used
-        with rig.budget.reserve("other", 400_000 - held // 2):
-            assert rig.budget.used <= 400_000
-        found = rig.search(query, 5, 6, window=window)
-        rig.check(query, found, 5, 6)
-
-
 @settings(max_examples=60)
 @given(
     bandwidth=st.floats(1, 1000), seconds=st.floats(0, 5), slow=st.floats(0, 20),

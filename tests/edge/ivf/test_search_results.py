@@ -205,14 +205,18 @@ def test_what_is_resident_is_a_hit_until_it_is_released(rigs: list[Rig], tmp_pat
 
 
 def test_a_search_through_the_whole_index_for_a_filter_does_not_empty_the_cache(
-    rigs: list[Rig], tmp_path: Path
+    rigs: list[Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And each search compares the ledger with reality."""
     rigs.append(rig := Rig(tmp_path, gridded(2000, DIM), nlist=20, files=1, capacity=40_000))
+    relieved: list[int] = []
+    monkeypatch.setattr(rig.budget, "relieve", lambda: relieved.append(1))
     hot = rig.lists.snapshot.centroids[:1].copy()
     rig.search(hot, 5, 3)
     rare = rig.lists.ids[:3]
     rig.search(hot, 5, 3, allowed=np.sort(rare))
     assert rig.search(hot, 5, 3).hits == 3
+    assert relieved == [1] * 3
 
 
 @pytest.mark.parametrize(
@@ -220,26 +224,11 @@ def test_a_search_through_the_whole_index_for_a_filter_does_not_empty_the_cache(
     [(np.zeros(DIM), 1, 1), (np.zeros((1, DIM + 1)), 1, 1), (np.zeros((1, DIM)), 0, 1), (np.zeros((1, DIM)), 1, 0)],
 )
 def test_what_makes_no_sense_is_refused(rigs: list[Rig], tmp_path: Path, queries: Vectors, k: int, nprobe: int) -> None:
-    rigs.append(rig := Rig(tmp_path, gridded(20, DIM), nlist=2))
+    rigs.append(rig := Rig(tmp_path, gridded(20, DIM), nlist=2, deleted=1.0))
     with pytest.raises(InputError):
         rig.search(queries, k, nprobe)
-
-
-def test_no_queries_and_an_empty_index_find_nothing(rigs: list[Rig], tmp_path: Path) -> None:
-    rigs.append(rig := Rig(tmp_path, gridded(20, DIM), nlist=2, deleted=1.0))
     assert rig.search(np.zeros((0, DIM)), 3).ids.shape == (0, 3)
-    assert rig.search(np.zeros((2, DIM)), 3).ids.tolist() == [[-1] * 3] * 2
-
-
-def test_a_search_compares_the_ledger_with_reality(
-    rigs: list[Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rigs.append(rig := Rig(tmp_path, gridded(200, DIM), nlist=4))
-    relieved = []
-    whole = rig.budget.relieve
-    monkeypatch.setattr(rig.budget, "relieve", lambda: relieved.append(1) or whole())
-    rig.search(gridded(1, DIM, seed=3), 5, 2)
-    assert relieved == [1]
+    assert rig.search(np.zeros((2, DIM)), 3).ids.tolist() == [[-1] * 3] * 2, "of an empty index"
 
 
 RETRIEVAL = {1: 26.06, 2: 48.12, 4: 92.59, 8: 178.43, 16: 344.49, 32: 666.43, 64: 1298.52, 128: 2544.44}
@@ -283,6 +272,11 @@ def test_searches_that_only_wait_for_the_link_are_known_by_it() -> None:
         pace.learn(1000, 1000, 0.5, 2000.0)
     promised = pace.seconds(np.array([4000]), np.array([4000]), 2000.0)
     assert 2.0 <= promised[0] < 3.0
+    pace = SearchCost()
+    pace.learn(0, 1000, 0.5, 2000.0)
+    for _ in range(30):
+        pace.learn(1000, 1000, 0.6, 2000.0)  # half a second of it is the link's, and hides the scan
+    assert pace._scan.mean == pytest.approx(0.5 / 1000)
 
 
 def test_a_steady_machine_is_known_within_a_tenth() -> None:
@@ -352,16 +346,6 @@ def test_a_search_fits_by_what_is_resident(rigs: list[Rig], tmp_path: Path, monk
     assert rig.searcher.fitting(snapshot, both, 0.6) == min(each), "the narrower of the two, with half the time each"
     with pytest.raises(InputError, match=r"queries must be \[q, 16\]"):
         rig.searcher.fitting(snapshot, query[:, :5], 1.0)
-
-
-def test_scanning_that_hides_behind_reading_is_not_learned() -> None:
-    pace = SearchCost()
-    pace.learn(0, 1000, 0.5, 2000.0)
-    for _ in range(30):
-        pace.learn(1000, 1000, 0.6, 2000.0)  # half a second of it is the link's
-    promised = pace.seconds(np.array([0]), np.array([1000]), 2000.0)
-    assert promised is not None
-    assert pace._scan.mean == pytest.approx(0.5 / 1000)
 
 
 def flip(rig: Rig, number: int, *, vector: int | None = None) -> None:

@@ -45,6 +45,9 @@ def test_costs_are_learned_from_the_prefills_of_an_application() -> None:
     costs = LearnedCosts("m")
     assert not costs.known
     assert costs.estimate(100, 100) == 0.0
+    for computed, seconds in ((0, 1.0), (10, 0.0), (10, float("nan")), (10, float("inf"))):  # which cannot be
+        costs.learn(0, computed, seconds)
+    assert not costs.known
     for cached, computed in [(0, 60), (60, 400), (460, 350), (0, 80), (80, 500), (580, 30), (610, 700)]:
         costs.learn(cached, computed, seconds_of(cached, computed))
     for cached, computed in [(0, 512), (2000, 100), (900, 32)]:
@@ -66,13 +69,6 @@ def test_noise_makes_no_term_negative_and_a_slower_machine_is_noticed() -> None:
         cached, computed = (int(n) for n in random.integers(1, 800, 2))
         costs.learn(cached, computed, 3 * seconds_of(cached, computed))
     assert costs.estimate(300, 300) > 2 * before
-
-
-@pytest.mark.parametrize(("computed", "seconds"), [(0, 1.0), (10, 0.0), (10, float("nan")), (10, float("inf"))])
-def test_prefills_that_cannot_be_are_not_learned(computed: int, seconds: float) -> None:
-    costs = LearnedCosts("m")
-    costs.learn(0, computed, seconds)
-    assert not costs.known
 
 
 def test_learned_costs_survive_the_process_and_belong_to_one_backend(tmp_path: Path) -> None:

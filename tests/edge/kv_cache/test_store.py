@@ -73,6 +73,10 @@ def test_what_was_put_is_found_and_read(tmp_path: Path) -> None:
     buffer = bytearray(len(STATE) + 3)
     store.read(put, memoryview(buffer))
     assert buffer == STATE + bytes(3)
+    stored(tmp_path, "0123456789abcdef-one")[0].put(node, STATE, 1.0)
+    trace = Trace()
+    assert list(KnowledgeStore(tmp_path, "0123456789abcdef-two", 10**6, trace=trace).scan()) == []
+    assert trace.counters["knowledge.foreign"] == 1, "a state of another model in this one's directory is removed"
 
 
 def test_the_past_is_rewritten_in_place(tmp_path: Path) -> None:
@@ -133,14 +137,6 @@ def test_the_models_used_longest_ago_give_way(tmp_path: Path) -> None:
     assert (tmp_path / "notes" / "a.txt").exists()
     stores[2].put(node, STATE, 1.0)
     assert len(list(stores[2].scan())) == 1, "a directory that another process removed is made again"
-
-
-def test_a_state_of_another_model_in_this_ones_directory_is_removed(tmp_path: Path) -> None:
-    store, node = stored(tmp_path, "0123456789abcdef-one")
-    store.put(node, STATE, 1.0)
-    trace = Trace()
-    assert list(KnowledgeStore(tmp_path, "0123456789abcdef-two", 10**6, trace=trace).scan()) == []
-    assert trace.counters["knowledge.foreign"] == 1
 
 
 def test_only_drafts_of_the_dead_are_removed(tmp_path: Path) -> None:
@@ -232,17 +228,6 @@ def test_what_another_process_removes_is_a_miss(tmp_path: Path) -> None:
     second.tree.close()
 
 
-def test_the_same_state_under_two_names_is_held_once(tmp_path: Path) -> None:
-    rig = Rig(disk=10**6, folder=tmp_path)
-    rig.ask([A])
-    rig.tree.close()
-    (path,) = states_in(tmp_path)
-    (path.parent / "copy.kv").write_bytes(path.read_bytes())
-    rig = Rig(disk=10**6, folder=tmp_path)
-    rig.check()
-    assert rig.ask([A]) == ["disk"]
-
-
 def test_a_smaller_limit_removes_the_least_valuable(tmp_path: Path) -> None:
     rig = Rig(disk=10**6, folder=tmp_path)
     for document in (A, B, B, B, C, C):
@@ -252,6 +237,12 @@ def test_a_smaller_limit_removes_the_least_valuable(tmp_path: Path) -> None:
     rig = Rig(disk=2 * size, folder=tmp_path)
     rig.check()
     assert rig.held()[1] == {"b", "c"}
+    rig.tree.close()
+    first, _ = states_in(tmp_path)
+    (first.parent / "copy.kv").write_bytes(first.read_bytes())
+    rig = Rig(disk=10**6, folder=tmp_path)
+    rig.check()
+    assert rig.held()[1] == {"b", "c"}, "the same state under two names is held once"
 
 
 def test_a_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
@@ -264,18 +255,13 @@ def test_a_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
         list(store.scan())
 
 
-def test_what_was_removed_makes_room_before_others_go(tmp_path: Path) -> None:
+def test_what_an_earlier_run_left_counts(tmp_path: Path) -> None:
     other, node = stored(tmp_path, "other")
     size = other.put(node, STATE, 1.0).nbytes
     mine = KnowledgeStore(tmp_path, "mine", 2 * size + size // 2)
     for _ in range(4):
         mine.remove(mine.put(node, STATE, 1.0))
-    assert other.directory.exists()
-
-
-def test_what_an_earlier_run_left_counts(tmp_path: Path) -> None:
-    other, node = stored(tmp_path, "other")
-    size = other.put(node, STATE, 1.0).nbytes
+    assert other.directory.exists(), "what was removed makes room before others go"
     KnowledgeStore(tmp_path, "mine", 10**6).put(node, STATE, 1.0)
     again = KnowledgeStore(tmp_path, "mine", 2 * size + size // 2)
     assert len(list(again.scan())) == 1

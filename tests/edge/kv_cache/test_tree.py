@@ -88,18 +88,11 @@ def test_stored_states_are_read_ahead(tmp_path: Path, monkeypatch: pytest.Monkey
     rig.check()
     rig.tree.close()
     rig.tree.read_ahead(["a"])
-
-
-def test_a_state_that_is_gone_is_not_read_ahead(tmp_path: Path) -> None:
-    rig = Rig(disk=10**6, folder=tmp_path)
-    rig.ask([SYSTEM, A])
-    rig.tree.close()
-    rig = Rig(disk=10**6, folder=tmp_path)
-    rig.tree.read_ahead(["a"])
-    for path in rig.store.directory.iterdir():  # type: ignore[union-attr]
+    again = Rig(disk=10**6, folder=tmp_path)
+    for path in again.store.directory.iterdir():  # type: ignore[union-attr]
         path.unlink()
-    rig.tree.read_ahead(["a"])
-    assert rig.ask([SYSTEM, A]) == ["nowhere"] * 2
+    again.tree.read_ahead(["a"])
+    assert again.ask([SYSTEM, A]) == ["nowhere"] * 2, "what is gone is not read ahead"
 
 
 def test_popularity_survives_a_restart(tmp_path: Path) -> None:
@@ -187,7 +180,7 @@ def test_ranks_survive_a_restart(tmp_path: Path, between: tuple[StateSegment, ..
     assert Rig(disk=room, folder=tmp_path, policy=LRU).held()[1] == {"b", "c"}
 
 
-def test_what_is_remembered_of_the_past_gives_way_last() -> None:
+def test_what_is_remembered_of_the_past_gives_way_last(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(limit=30_000, host=CELL * 40)
     for number in range(8):
         rig.ask([segment(f"once{number}", 20)])
@@ -199,6 +192,12 @@ def test_what_is_remembered_of_the_past_gives_way_last() -> None:
         assert rig.host_nbytes == 0
         assert len(past) < 7
         rig.check()
+    monkeypatch.setattr("edge.kv_cache.prefix_tree._REMEMBERED", 3)
+    bounded = Rig(host=0)
+    for number in range(9):
+        bounded.ask([segment(f"once{number}", 20)])
+        bounded.check()
+    assert len(bounded.tree._states._tree._past) == 3
 
 
 @pytest.mark.parametrize(("limit", "options", "documents"), [(6_000, {}, 4), (5_000, {"host": 0}, 30)])
@@ -212,15 +211,6 @@ def test_the_tree_asks_nobody_to_give_way_for_states_or_its_index(
         rig.ask([SYSTEM, segment(f"once{number}", 20)])
         rig.check()
     assert not asked
-
-
-def test_the_past_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.kv_cache.prefix_tree._REMEMBERED", 3)
-    rig = Rig(host=0)
-    for number in range(9):
-        rig.ask([segment(f"once{number}", 20)])
-        rig.check()
-    assert len(rig.tree._states._tree._past) == 3
 
 
 def test_a_state_there_is_no_memory_to_read_into_is_computed(tmp_path: Path) -> None:

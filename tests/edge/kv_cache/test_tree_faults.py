@@ -42,13 +42,6 @@ def test_a_refused_or_damaged_state_is_computed_again(tmp_path: Path) -> None:
     rig.check()
 
 
-def test_what_somebody_else_put_in_context_is_noticed() -> None:
-    rig = Rig()
-    rig.ask([SYSTEM, A])
-    rig.backend.truncate(0)
-    assert rig.ask([SYSTEM, A]) == ["host", "host"]
-
-
 def test_a_cancelled_request_leaves_what_is_complete() -> None:
     rig = Rig(batch=5)
     asked: list[int] = []
@@ -90,6 +83,8 @@ def test_too_long_a_prompt_is_refused_with_the_numbers() -> None:
         rig.tree.prepare([SYSTEM, StateSegment("empty", ())])
     rig.check()
     assert rig.ask([SYSTEM, A]), "the context is free again"
+    rig.backend.truncate(0)
+    assert rig.ask([SYSTEM, A]) == ["host", "host"], "what somebody else did to the context is noticed"
 
 
 def test_a_store_or_costs_of_another_model_are_refused(tmp_path: Path) -> None:

@@ -39,6 +39,9 @@ def test_a_profile_survives_being_kept(tmp_path: Path) -> None:
     assert again == profile()
     assert MachineProfile.load(path, {**CONDITIONS, "machine": "another"}).readings == []
     assert MachineProfile.load(tmp_path / "none.json", CONDITIONS).readings == []
+    path.write_bytes(path.read_bytes().replace(b"300", b"301", 1))  # a damaged one is measured anew
+    assert MachineProfile.load(path, CONDITIONS).readings == []
+    assert not path.exists()
 
 
 def test_a_limit_that_is_measured_again_takes_the_place_of_what_was_known() -> None:
@@ -60,15 +63,6 @@ def test_profiles_of_other_devices_are_found_beside_those_of_other_machines(tmp_
     assert [one.conditions["device"] for one in found] == ["", "cuda"]
 
 
-def test_a_damaged_profile_is_measured_anew(tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
-    profile().save(path)
-    data = path.read_bytes()
-    path.write_bytes(data.replace(b"300", b"301", 1))
-    assert MachineProfile.load(path, CONDITIONS).readings == []
-    assert not path.exists()
-
-
 def test_what_no_measurement_can_be_is_refused() -> None:
     with pytest.raises(InputError, match="at least 0"):
         reading(10, rerank=-1.0)
@@ -80,6 +74,10 @@ def test_the_mean_time_counts_refused_questions_without_an_answer() -> None:
     found = reading(10, rerank=0.1, write=2.0, written=0.6, draft=0.5)
     assert found.seconds == pytest.approx(0.01 + 0.02 + 0.1 + 2.0 + 0.005)
     assert found.mean_seconds == pytest.approx(0.135 + 0.6 * 2 + 0.4 * 0.5)
+    assert Serving(found, company(2)).plan("plain").outcome.interval == pytest.approx(found.mean_seconds)
+    (alone,) = MachineProfile(CONDITIONS, [found]).servings()  # without a server
+    assert alone.company.manner.answers == 1
+    assert alone.plan("plain").outcome.throughput == pytest.approx(1 / found.mean_seconds)
 
 
 def simulated(rate: float, answers: int, first: float, rest: float, requests: int = 20_000) -> float:
@@ -160,14 +158,3 @@ def test_the_rate_of_an_endless_load_is_that_of_a_long_run(
     assert plan.outcome.interval == pytest.approx(ratio * 2.0), "as measured"
     assert plan.outcome.ttft == pytest.approx(1.2 * (0.4 + 0.9))
     assert plan.outcome.nbytes == 1e8
-
-
-def test_refused_questions_are_part_of_the_rate() -> None:
-    found = Serving(reading(30, rerank=0.1, write=2.0, written=0.6, draft=0.5), company(2))
-    assert found.plan("plain").outcome.interval == pytest.approx(found.reading.mean_seconds)
-
-
-def test_without_a_server_single_answers_are_planned() -> None:
-    alone = MachineProfile(CONDITIONS, [reading(30, rerank=0.4)]).servings()
-    assert [one.company.manner.answers for one in alone] == [1]
-    assert alone[0].plan("plain").outcome.throughput == pytest.approx(1 / alone[0].reading.mean_seconds)

@@ -176,6 +176,12 @@ def test_truncated_and_missing_files(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=entry.name):
         OpenSegments(tmp_path, ledger).open(entry, codec.spec)
     assert ledger.used == 0
+    db = sqlite3.connect(":memory:")
+    for step in MIGRATIONS:
+        db.executescript(step)
+    with pytest.raises(CorruptBlock, match=r"the table of 1\.ivf is not what was written"):
+        IndexManifest(db).segment("1.ivf")
+    db.close()
 
 
 def test_an_unfinished_segment_leaves_no_file(tmp_path: Path) -> None:
@@ -224,12 +230,3 @@ def test_a_segment_is_flushed_before_it_has_its_name_and_the_name_after(
     monkeypatch.setattr(os, "fsync", fsync)
     write(folder, FaissCodecs().open(FLAT), lists_of({0: 3}), budget())
     assert flushed == ([("file", False), ("folder", True)] if os.name == "posix" else [("file", False)])
-
-
-def test_a_segment_whose_row_is_not_found_is_damaged() -> None:
-    db = sqlite3.connect(":memory:")
-    for step in MIGRATIONS:
-        db.executescript(step)
-    with pytest.raises(CorruptBlock, match=r"the table of 1\.ivf is not what was written"):
-        IndexManifest(db).segment("1.ivf")
-    db.close()
