@@ -88,6 +88,7 @@ def test_a_pipeline_searches_behind_the_callers_work() -> None:
         return f"{query} within {seconds}"
 
     with RetrievalPipeline(search, trace=trace) as pipeline:
+        pipeline.ask("old", 1.0)
         pipeline.ask("rivers", 0.2)
         let.set()
         assert pipeline.take() == "rivers within 0.2"
@@ -134,10 +135,3 @@ def test_a_search_that_fails_says_so_where_its_result_is_taken() -> None:
         pipeline.ask("x", 1.0)
         with pytest.raises(OSError, match="no such index"):
             pipeline.take()
-
-
-def test_a_query_that_is_replaced_is_forgotten() -> None:
-    with RetrievalPipeline(lambda query, seconds: query) as pipeline:
-        pipeline.ask("old", 1.0)
-        pipeline.ask("new", 1.0)
-        assert pipeline.take() == "new"

@@ -28,19 +28,6 @@ def taught(predictor: TimePredictor, tokens: int = 20) -> None:
     )  # fmt: skip
 
 
-def test_seconds_add_up_with_their_uncertainty() -> None:
-    total = Seconds(1.0, 0.3) + Seconds(2.0, 0.4)
-    assert (total.mean, total.deviation) == (3.0, 0.5)
-    assert total.upper == 4.0
-
-
-def test_a_reading_of_many_units_counts_for_more() -> None:
-    rate = Rate()
-    rate.add(1, 1.0)
-    rate.add(99, 9.9)
-    assert rate.mean == pytest.approx((0.9 + 9.9) / (0.9 + 99))
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
 def test_mean_and_deviation_of_a_rate_are_those_of_its_readings(noise: float) -> None:
     random = np.random.default_rng(0)
@@ -54,6 +41,10 @@ def test_mean_and_deviation_of_a_rate_are_those_of_its_readings(noise: float) ->
         deviations.append(rate.deviation)
     assert np.mean(rates) == pytest.approx(0.01, rel=0.02)
     assert np.mean(deviations) == pytest.approx(noise * 0.01, rel=0.2, abs=1e-9)
+    few = Rate()
+    few.add(1, 1.0)
+    few.add(99, 9.9)
+    assert few.mean == pytest.approx((0.9 + 9.9) / (0.9 + 99)), "a reading of many units counts for more"
 
 
 def test_a_reply_takes_its_prompt_and_its_usual_length() -> None:
@@ -69,6 +60,11 @@ def test_a_reply_takes_its_prompt_and_its_usual_length() -> None:
     assert mean(200) == pytest.approx(1.0 + 20 * 0.1), "a longer prompt"
     assert mean(100, step="plain/passage") is None, "each step has its own lengths"
     assert mean(100, generator="other") is None, "and each model its own speed"
+    for tokens in (10, 40):
+        for _ in range(80):
+            taught(predictor, tokens)
+    reply = predictor.reply("model", "hyde/passage", most=128)
+    assert reply.mean == pytest.approx(4.0, rel=0.05), "recent replies count more"
 
 
 def test_restored_tokens_have_a_rate_of_their_own() -> None:
@@ -82,15 +78,6 @@ def test_restored_tokens_have_a_rate_of_their_own() -> None:
     assert fresh.mean == pytest.approx(20.0 + 11 * 0.1)
     in_context = predictor.reply("m", "s", prompt=PromptWork(30), most=128)
     assert in_context.mean == pytest.approx(0.3 + 11 * 0.1)
-
-
-def test_recent_replies_count_more() -> None:
-    predictor = TimePredictor()
-    for tokens in (10, 40):
-        for _ in range(80):
-            taught(predictor, tokens)
-    reply = predictor.reply("model", "hyde/passage", most=128)
-    assert reply.mean == pytest.approx(4.0, rel=0.05)
 
 
 def test_what_remains_of_a_reply_depends_on_the_length_it_has_reached() -> None:
@@ -143,6 +130,9 @@ def test_what_was_learned_survives_the_process(tmp_path: Path) -> None:
     assert again.seconds("reranking", 10) == Seconds(pytest.approx(0.2), pytest.approx(0.0, abs=1e-6))
     assert again.saving("following/hyde/passage").mean == -0.25
     assert [p.name for p in tmp_path.iterdir()] == ["times.json"]
+    elsewhere = TimePredictor(tmp_path / "times.json" / "below")
+    taught(elsewhere)
+    elsewhere.save()  # which cannot be, and is no obstacle
 
 
 @pytest.mark.parametrize(
@@ -162,12 +152,6 @@ def test_a_file_that_makes_no_sense_is_no_obstacle(tmp_path: Path, state: dict[s
     taught(predictor)
     predictor.save()
     assert TimePredictor(path).reply("model", "hyde/passage", most=128) is not None
-
-
-def test_a_place_that_cannot_be_written_is_no_obstacle(tmp_path: Path) -> None:
-    predictor = TimePredictor(tmp_path / "missing" / "times.json")
-    taught(predictor)
-    predictor.save()
 
 
 @pytest.mark.parametrize(
@@ -191,21 +175,16 @@ def test_the_first_readings_count_fully() -> None:
         expected.add(reading)
         assert expected.mean == pytest.approx(np.mean(readings[:count]))
         assert expected.upper == pytest.approx(np.mean(readings[:count]) + 2 * np.std(readings[:count]))
-
-
-def test_what_is_taken_for_granted_counts_as_readings() -> None:
-    expected = RunningMean(1.0, 0.5, count=3)
+    expected = RunningMean(1.0, 0.5, count=3)  # taken for granted
     assert expected.upper == pytest.approx(2.0)
     expected.add(3.0)
     assert expected.mean == pytest.approx(1.5)
-
-
-def test_old_readings_are_forgotten() -> None:
-    expected = RunningMean()
     for reading in [100.0] * 20 + [1.0] * 100:
         expected.add(reading)
-    assert expected.mean == pytest.approx(1.0, abs=0.01)
+    assert expected.mean == pytest.approx(1.0, abs=0.01), "old readings are forgotten"
     assert expected.upper < 1.1
+    total = Seconds(1.0, 0.3) + Seconds(2.0, 0.4)
+    assert (total.mean, total.deviation, total.upper) == (3.0, 0.5, 4.0)
 
 
 def gate_after(*saved: float) -> tuple[BenefitGate, Trace]:
@@ -233,11 +212,7 @@ def test_what_costs_nothing_starts_unless_it_does_harm() -> None:
     assert gate_after(0.001, 0.001, 0.001)[0].opens("guess", "here", Seconds(0.0))
     assert not gate_after(-0.01, -0.01, -0.01)[0].opens("guess", "here", Seconds(0.0))
     assert gate_after(0.001, 0.001, 0.001)[0].opens("guess", "here", None)
-
-
-def test_what_saved_nothing_may_save_something_the_next_time() -> None:
-    """A search that found everything in memory says little about one that will not."""
-    nothing = gate_after(*[0.0] * 20)[0]
+    nothing = gate_after(*[0.0] * 20)[0]  # a search that found all in memory says little about one that will not
     assert nothing.opens("guess", "here", Seconds(0.001))
     assert not nothing.opens("guess", "here", Seconds(0.01))
 

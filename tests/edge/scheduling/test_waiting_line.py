@@ -100,26 +100,19 @@ def test_an_error_reaches_every_task_of_the_piece_and_no_other() -> None:
             future.result()
 
 
-def test_one_that_waits_can_be_withdrawn() -> None:
+def test_one_that_waits_can_be_withdrawn_or_be_too_late() -> None:
     held = Held()
     urgency = Urgency()
     first, gone, last = held.start("first"), held.start("gone", urgency), held.start("last")
+    late = held.start("late", Urgency(seconds=0.05))
     urgency.cancel()
     with pytest.raises(Withdrawn):
         gone.result(PATIENCE_S)
-    held.finish()
-    assert (first.result(), last.result()) == (None, None)
-    assert held.pieces == [["first"], ["last"]]
-
-
-def test_a_deadline_ends_the_waiting() -> None:
-    held = Held()
-    first, late = held.start("first"), held.start("late", Urgency(seconds=0.05))
     with pytest.raises(DeadlinePassed, match=r"0\.05 seconds"):
         late.result(PATIENCE_S)
     held.finish()
-    assert first.result() is None
-    assert held.pieces == [["first"]]
+    assert (first.result(), last.result()) == (None, None)
+    assert held.pieces == [["first"], ["last"]]
 
 
 def test_what_was_put_back_keeps_its_place_and_what_is_done_goes_on_at_once() -> None:

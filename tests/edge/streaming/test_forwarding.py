@@ -190,16 +190,6 @@ def test_an_error_in_the_kernel_leaves_everything_usable(tmp_path: Path, offload
     rig.close()
 
 
-def test_a_layer_that_cannot_be_read_is_raised(tmp_path: Path) -> None:
-    rig = Rig([3, 2], 2, 3, tmp_path)
-    rig.source.broken = {BlockId("layer", 3)}
-    with pytest.raises(StorageError, match=r"layer\.3"):
-        rig.run(Watcher({}))
-    rig.source.broken = set()
-    rig.run(Watcher({}))
-    rig.close()
-
-
 def test_what_the_last_layer_gives_is_not_stored(tmp_path: Path) -> None:
     rig = Rig([3, 2, 2], 2, 4, tmp_path)
     stored = []
@@ -207,6 +197,11 @@ def test_what_the_last_layer_gives_is_not_stored(tmp_path: Path) -> None:
     rig.states.store = lambda chunk, states: stored.append(chunk) or whole(chunk, states)
     rig.run(Watcher({}))
     assert len(stored) == 2 * LAYERS, "two chunks: embedded once, and after every layer but the last"
+    rig.source.broken = {BlockId("layer", 3)}
+    with pytest.raises(StorageError, match=r"layer\.3"):
+        rig.run(Watcher({}))
+    rig.source.broken = set()
+    rig.run(Watcher({}))
     rig.close()
 
 
