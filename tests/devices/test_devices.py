@@ -121,14 +121,6 @@ def test_what_cannot_be_opened_is_refused_and_holds_nothing(text: str, kind: typ
     assert ledger.used == 0
 
 
-def test_a_limited_link_is_as_slow_as_it_says() -> None:
-    device = LimitedDevice(budget(), cap=1000, bandwidth=1e6)
-    ticket = device.link.submit("x", lambda: 10_000, 10_000)
-    ticket.wait()
-    assert ticket.seconds >= 0.01 * 0.999
-    device.close()
-
-
 @pytest.mark.parametrize("rows", [None, np.arange(0, 400, 4)])
 def test_a_limited_scan_is_as_slow_as_it_says(rows: np.ndarray | None) -> None:
     """A list counts for each query that probes it, with the rows that count."""
@@ -155,15 +147,6 @@ def test_a_link_that_is_shared_is_left_open() -> None:
     with Lane() as lane:
         CpuDevice(budget(), link=lane).close()
         lane.submit("still open", lambda: 0, 0).wait()
-
-
-def test_a_buffer_is_the_devices_own() -> None:
-    device = CpuDevice(budget())
-    first, second = device.allocate(1 << 20), device.allocate(1 << 20)
-    first[:] = 1
-    second[:] = 2
-    assert np.all(first == 1)
-    device.close()
 
 
 class Watched(MeasuredScan):

@@ -32,7 +32,11 @@ def several(count: int, of: str = "cpu", **options: str) -> Callable[..., Search
 def test_searchers_have_options_of_their_own() -> None:
     """Two cards are `cuda:count=2,on=cuda:0+cuda:1`."""
     device = open_device("limited:count=4,cap=1MB+2MB,latency=0", MemoryBudget(1 << 36, baseline=0))
+    assert (device.name, device.memory.limit) == ("4 searchers", 6 * 10**6)
     assert [one.memory.limit for one in device._own] == [10**6, 2 * 10**6, 10**6, 2 * 10**6]  # type: ignore[attr-defined]
+    device.close()
+    device = open_device("searchers:of=cpu,count=3,cap=10kB", MemoryBudget(1 << 20, baseline=0))
+    assert (device.name, device.memory.limit) == ("3 searchers", 30_000)
     device.close()
 
 
@@ -303,12 +307,6 @@ def test_striped_lists_lose_nothing_in_99_of_100_searches_and_whole_lists_do(que
     assert (most <= length).mean() < 0.5
 
 
-def test_a_confidence_is_between_0_and_1() -> None:
-    with pytest.raises(RangeError):
-        queue_length(100, 16, confidence=1.0)
-    assert queue_length(10, 1) == 10
-
-
 def test_the_tail_by_hand() -> None:
     """Three results in two queues: 3 in one with 1/8, at least 2 with 1/2."""
     assert (_tail(3, 2, 2), _tail(3, 2, 1)) == (pytest.approx(1 / 8), pytest.approx(1 / 2))
@@ -316,3 +314,6 @@ def test_the_tail_by_hand() -> None:
     assert queue_length(3, 2, confidence=0.74) == 2
     assert queue_length(3, 2, confidence=0.76) == 3
     assert queue_length(1, 1000, confidence=0.5) == 1
+    assert queue_length(10, 1) == 10
+    with pytest.raises(RangeError):
+        queue_length(100, 16, confidence=1.0)

@@ -21,7 +21,7 @@ from edge.cache.residency import Handle
 from edge.devices.cpu import CpuDevice, LimitedDevice
 from edge.ivf import placement
 from edge.ivf.base import Vectors
-from edge.ivf.device import Candidates, open_device
+from edge.ivf.device import Candidates
 from edge.ivf.placement import _SLOWEST, _STEPS, AIM, Asked, hit_rate, replayed, slowdown, smallest_share
 from edge.ivf.plan import LOSS, group, least_lists, lists_in_time, probe
 from edge.ivf.reading import Reader
@@ -29,14 +29,6 @@ from edge.ivf.scan import exact_scores
 from edge.ivf.search import IndexSearcher
 
 DIM = 16
-
-
-def test_so_many_devices_of_a_kind_are_one() -> None:
-    budget = MemoryBudget(1 << 20, baseline=0)
-    for text, most in (("limited:cap=100kB,count=3", 100_000), ("searchers:of=cpu,count=3,cap=10kB", 10_000)):
-        device = open_device(text, budget)
-        assert (device.name, device.memory.limit) == ("3 searchers", 3 * most)
-        device.close()
 
 
 @settings(max_examples=60)
