@@ -114,11 +114,8 @@ def test_each_layer_is_read_once_for_all(opened: Callable[..., Reranker]) -> Non
     assert {found.stats.requests for found in together.results(REQUESTS)} == {len(REQUESTS)}
     layers = reranker.model.spec.layers
     assert reranker.engine.trace.snapshot()["forward.layers"] - before <= 2 * layers, "the held pass and one for all"
-
-
-def test_sharing_can_be_switched_off(opened: Callable[..., Reranker]) -> None:
-    reranker = opened("tiny-bert", share=False)
-    assert {found.stats.requests for found in Together(reranker).results(REQUESTS)} == {1}
+    apart = opened("tiny-bert", share=False)
+    assert {found.stats.requests for found in Together(apart).results(REQUESTS)} == {1}
 
 
 def test_one_that_fails_or_is_withdrawn_leaves_the_others_alone(opened: Callable[..., Reranker]) -> None:

@@ -175,11 +175,6 @@ def test_one_that_is_closed_under_way_says_so(
     assert set(reranker.budget.holders()) <= {"process", "libraries"}
 
 
-def test_an_embedder_is_refused(pack: Callable[..., Path]) -> None:
-    with pytest.raises(ModelError, match="embedder"):
-        Reranker(str(pack("bert-embedder")), memory="40GB")
-
-
 def test_not_a_number_in_the_weights(pack: Callable[..., Path], tmp_path: Path) -> None:
     source = pack("tiny-bert")
     target = tmp_path / "broken"
@@ -193,6 +188,8 @@ def test_not_a_number_in_the_weights(pack: Callable[..., Path], tmp_path: Path) 
     (target / "model.safetensors").write_bytes(data)
     with Reranker(target, memory="40GB") as reranker, pytest.raises(CorruptBlock, match=r"layer\.1"):
         reranker.rank(QUERY, DOCS)
+    with pytest.raises(ModelError, match="embedder"):
+        Reranker(str(pack("bert-embedder")), memory="40GB")
 
 
 def test_caches_give_way_to_a_model_that_opens_and_to_one_that_runs(pack: Callable[..., Path], tmp_path: Path) -> None:

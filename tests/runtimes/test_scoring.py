@@ -56,9 +56,6 @@ def test_what_it_holds_is_leased_until_it_is_closed(spec: ModelSpec) -> None:
     made.close()
     assert budget.used == 0
     assert made.ranking().tolist() == ranking
-
-
-def test_more_candidates_than_fit_are_refused(spec: ModelSpec) -> None:
     budget = MemoryBudget(1 << 20, part=True)
     with pytest.raises(BudgetExceeded, match="candidates"):
         observer(spec, 100_000, budget)

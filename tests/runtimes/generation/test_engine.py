@@ -352,6 +352,7 @@ def test_nothing_is_read_ahead_that_a_pool_has_no_cells_for(bench: Callable[...,
 
 
 def test_answers_are_written_side_by_side(bench: Callable[..., Bench]) -> None:
+    """And what they ask for at once is computed once."""
     made = bench(2)
     one, two, three = (made.ask([POOL[number]], longest=20, question=talkative(POOL[number])) for number in range(3))
     made.step()
@@ -365,6 +366,11 @@ def test_answers_are_written_side_by_side(bench: Callable[..., Bench]) -> None:
     assert {(own["written"], own["longest"]) for own in made.engine.picture()["sequences"]} == {(0, 0)}
     assert len(made.seats) == 2
     assert three.passed == 0
+    made = bench(3)
+    for number in range(3):
+        made.ask([POOL[4]], longest=30, question=50 + number)
+    made.step()
+    assert made.trace.counters["knowledge.computed_tokens"] == len(SYSTEM.tokens) + len(POOL[4].tokens)
 
 
 def test_a_short_question_does_not_wait_for_a_long_prompt(bench: Callable[..., Bench]) -> None:
@@ -418,6 +424,10 @@ def test_urgent_requests_go_first_then_the_nearer_deadline_then_cached_ones(
     made.finish()
     expected = ["person", "soon", "later, and cached", "late", "whenever", "new", "batch"]
     assert sorted(order, key=lambda name: order[name].ended) == expected
+    late = made.ask([], urgency=Urgency(seconds=0.0))
+    made.finish()
+    with pytest.raises(DeadlinePassed):
+        read(late)
 
 
 @pytest.mark.parametrize("room", [True, False])
@@ -470,25 +480,6 @@ def test_nobody_is_overtaken_more_often_than_the_window(
         made.ask([], longest=1, urgency=Urgency(PERSON), question=20 + number)
     made.finish()
     assert sum(request.ended < last.ended for request in made.requests) == 4
-
-
-def test_a_deadline_that_passes_in_the_line_is_an_error(bench: Callable[..., Bench]) -> None:
-    made = bench(1)
-    made.ask([], longest=50)
-    made.step()
-    late = made.ask([], urgency=Urgency(seconds=0.0))
-    made.step()
-    with pytest.raises(DeadlinePassed):
-        read(late)
-
-
-def test_what_two_ask_for_at_once_is_computed_once(bench: Callable[..., Bench]) -> None:
-    made = bench(3)
-    for number in range(3):
-        made.ask([POOL[4]], longest=30, question=50 + number)
-    made.step()
-    assert made.trace.counters["knowledge.computed_tokens"] == len(SYSTEM.tokens) + len(POOL[4].tokens)
-    made.finish()
 
 
 def test_a_question_that_begins_like_the_one_before_is_computed_from_there(bench: Callable[..., Bench]) -> None:

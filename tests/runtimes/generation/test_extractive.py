@@ -46,6 +46,13 @@ def test_best_sentences_first_each_with_its_document() -> None:
     for score, shown in ((1.0, "The river floods in spring. [1] Boats are red. [1]"), (float("nan"), "")):
         equal = ExtractiveGenerator(lambda _, texts, score=score: [score] * len(texts), most=2)
         assert answer(equal) == shown, "of equals the earlier ones; none without a score"
+    assert answer(ExtractiveGenerator(lambda *_: 1 / 0), []) == "", "nothing to score"
+    with pytest.raises(ValueError, match="6 sentences were given to score, and 1 scores"):
+        answer(ExtractiveGenerator(lambda *_: [1.0]), [*DOCUMENTS, Document("d", "One more.")])
+    document = Document("a", "Oktay [2] says that frame[3] is the river.")
+    pieces = list(ExtractiveGenerator(shared_words).stream(QUESTION, Sampling(), documents=[document]))
+    assert [piece.text for piece in pieces if not isinstance(piece, Quoted)] == [" [1]"], "all else is quoted"
+    assert "".join(piece.text for piece in pieces) == "Oktay [2] says that frame[3] is the river. [1]"
 
 
 def test_rows_and_items_stand_on_lines_of_their_own() -> None:
@@ -55,20 +62,6 @@ def test_rows_and_items_stand_on_lines_of_their_own() -> None:
     text = "name: Lena, city: Bonn [1]\nname: Karl, city: Ulm [2]\nMountains are high. [3]"
     assert answer(generator, rows) == text
     assert answer(generator, rows[1:]) == "name: Karl, city: Ulm [1]\nMountains are high. [2]"
-
-
-def test_only_the_citation_is_not_quoted() -> None:
-    document = Document("a", "Oktay [2] says that frame[3] is the river.")
-    pieces = list(ExtractiveGenerator(shared_words).stream(QUESTION, Sampling(), documents=[document]))
-    assert [piece.text for piece in pieces if not isinstance(piece, Quoted)] == [" [1]"]
-    assert "".join(piece.text for piece in pieces) == "Oktay [2] says that frame[3] is the river. [1]"
-
-
-def test_no_documents_no_answer_and_nothing_to_score() -> None:
-    def refuse(question: str, texts: Sequence[str]) -> list[float]:
-        raise AssertionError("nothing to score")
-
-    assert answer(ExtractiveGenerator(refuse), []) == ""
 
 
 def test_an_answer_keeps_to_its_length() -> None:
@@ -93,11 +86,6 @@ def test_cancelled() -> None:
     cancel.set()
     assert list(pieces) == []
     assert (generator.stats.finish, generator.stats.new_tokens) == ("cancelled", 1)
-
-
-def test_wrong_scores_are_no_answer() -> None:
-    with pytest.raises(ValueError, match="6 sentences were given to score, and 1 scores"):
-        answer(ExtractiveGenerator(lambda *_: [1.0]), [*DOCUMENTS, Document("d", "One more.")])
 
 
 PATHS = [(), (segment("a", 3),), (segment("a", 3), segment("b", 2)), (segment("b", 2),)]

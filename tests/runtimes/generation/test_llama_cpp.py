@@ -25,7 +25,6 @@ from edge.runtimes.generation import engine, llama_memory
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
 from edge.runtimes.generation.llama_context import TILE, LlamaContext, LlamaSampler
 from edge.runtimes.generation.llama_cpp import LlamaGenerator
-from edge.runtimes.generation.prompt import PromptBuilder
 from edge.trace import Trace
 
 Open = Callable[..., LlamaGenerator]
@@ -362,17 +361,15 @@ def test_no_conversations(open_llama: Open, messages: list[Message], message: st
         answer(open_llama(), messages=messages)
 
 
-def test_a_template_that_cannot_be_used_is_refused_when_the_model_is_opened(
-    open_llama: Open, gguf: Callable[..., Path]
-) -> None:
+def test_templates_are_used_when_the_model_is_opened(open_llama: Open, gguf: Callable[..., Path]) -> None:
     with pytest.raises(ModelError, match="the model's chat template "):
         open_llama(gguf(template="{{ 1 / 0 }}"))
-
-
-def test_a_model_without_template_continues_plain_text(open_llama: Open, gguf: Callable[..., Path]) -> None:
-    generator = open_llama(gguf(template=None))
-    assert len(prompt_of(generator)) >= 1 + 12 + 8
-    assert answer(generator)
+    plain = open_llama(gguf(template=None))
+    assert len(prompt_of(plain)) >= 1 + 12 + 8
+    assert answer(plain)
+    bare = open_llama(gguf(template="{% for m in messages %}{{ m.content }}{% endfor %}"))
+    with pytest.raises(InputError, match="the last message is empty"):
+        answer(bare, messages=[Message("system", "s"), Message("user", "")])
 
 
 def test_one_team_of_threads_computes_for_all_generators(open_llama: Open) -> None:
@@ -395,10 +392,3 @@ def test_missing_library(monkeypatch: pytest.MonkeyPatch, gguf: Callable[..., Pa
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(CapabilityError, match=r'pip install "edge-rag\[llm\]"'):
         LlamaGenerator(gguf(), MemoryBudget(10**10), cache=tmp_path)
-
-
-def test_builder_wants_a_question(open_llama: Open, gguf: Callable[..., Path]) -> None:
-    generator = open_llama(gguf(template="{% for m in messages %}{{ m.content }}{% endfor %}"))
-    builder: PromptBuilder = generator._builder
-    with pytest.raises(InputError, match="the last message is empty"):
-        builder.build([Message("system", "s"), Message("user", "")], DOCUMENTS, 8)
