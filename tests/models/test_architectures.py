@@ -62,6 +62,10 @@ def test_poolings(variant: Variant, tmp_path: Path, config: dict[str, object], k
     folder = variant("bert-embedder")
     write(folder / "1_Pooling" / "config.json", config)
     assert head_of(folder, tmp_path).kind == kind
+    write(folder / "modules.json", json.loads((folder / "modules.json").read_text())[:2])
+    assert head_of(folder, tmp_path).normalize  # the default similarity is the cosine
+    write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
+    assert not head_of(folder, tmp_path).normalize
 
 
 def test_prompts(variant: Variant, tmp_path: Path) -> None:
@@ -83,14 +87,6 @@ def test_prompts(variant: Variant, tmp_path: Path) -> None:
     reranker = variant("bert-reranker")
     write(reranker / "config_sentence_transformers.json", {"prompts": {"query": "", "document": ""}})
     assert head_of(reranker, tmp_path) == HeadSpec("classifier")
-
-
-def test_vectors_that_are_compared_by_their_cosine_get_unit_length(variant: Variant, tmp_path: Path) -> None:
-    folder = variant("bert-embedder")
-    write(folder / "modules.json", json.loads((folder / "modules.json").read_text())[:2])
-    assert head_of(folder, tmp_path).normalize  # the default similarity is the cosine
-    write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
-    assert not head_of(folder, tmp_path).normalize
 
 
 @pytest.mark.parametrize(

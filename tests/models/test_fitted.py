@@ -42,16 +42,9 @@ def test_it_separates_what_can_be_separated() -> None:
     assert abs(model.weights[1]) > 10 * abs(model.weights[0])
     stored = Logistic.from_json(json.loads(json.dumps(model.to_json())))
     assert np.allclose(stored.probability(signals), model.probability(signals), atol=1e-4)
-
-
-def test_without_signals_it_is_the_share_of_the_right_ones() -> None:
-    signals = np.zeros((10, 1))
-    right = np.arange(10) < 5
-    assert fit(signals, right).probability([[0.0]])[0] == pytest.approx(0.5)
-    assert fit(signals, np.ones(10, bool)).probability([[0.0]])[0] > 0.9
-
-
-def test_log_odds_stay_finite() -> None:
+    nothing = np.zeros((10, 1))
+    assert fit(nothing, np.arange(10) < 5).probability([[0.0]])[0] == pytest.approx(0.5)
+    assert fit(nothing, np.ones(10, bool)).probability([[0.0]])[0] > 0.9
     assert log_odds(0.5) == 0.0
     assert log_odds(0.0) == pytest.approx(-log_odds(1.0)) == pytest.approx(-9.21, abs=0.01)
 
@@ -220,12 +213,8 @@ def test_shift_and_scale_do_not_matter() -> None:
     assert np.allclose(blended(logits, retrieved, 0.4), blended(7 * logits - 3, 0.01 * retrieved + 5, 0.4))
     for scale in (1e-30, 1e307):
         assert np.allclose(blended(logits, retrieved, 0.4), blended(logits, scale * retrieved, 0.4))
-
-
-def test_what_retrieval_says_is_its_scores_else_its_order_else_nothing() -> None:
-    assert retrieved_scores(3, False) is None
-    assert retrieved_scores(3, True).tolist() == retrieval_scores(3).tolist()  # type: ignore[union-attr]
-    assert retrieved_scores(3, [0.5, 0.9, -1.0]).tolist() == [0.5, 0.9, -1.0]  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"1\.5"):
+        blended(logits, retrieved, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +229,9 @@ def test_what_retrieval_says_is_its_scores_else_its_order_else_nothing() -> None
 def test_scores_that_are_not_the_candidates_are_refused(scores: Any, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         retrieved_scores(3, scores)
+    assert retrieved_scores(3, False) is None
+    assert retrieved_scores(3, True).tolist() == retrieval_scores(3).tolist()  # type: ignore[union-attr]
+    assert retrieved_scores(3, [0.5, 0.9, -1.0]).tolist() == [0.5, 0.9, -1.0]  # type: ignore[union-attr]
 
 
 def test_a_candidates_part_is_the_same_in_pools_of_all_sizes() -> None:
@@ -252,11 +244,6 @@ def test_a_candidates_part_is_the_same_in_pools_of_all_sizes() -> None:
     ids, logits = np.arange(5), np.arange(5.0)
     assert few.see(ids, logits) == pytest.approx(many.see(ids, logits))
     assert standard(scores)[:COMPARED].mean() == pytest.approx(0)
-
-
-def test_a_weight_outside_its_range_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"1\.5"):
-        blended(np.zeros(3), retrieval_scores(3), 1.5)
 
 
 @given(st.lists(st.floats(-20, 20), min_size=2, max_size=30), st.floats(0.05, 1.0))
@@ -278,10 +265,7 @@ def test_the_share_falls_with_the_sentences_of_the_query() -> None:
     assert len(set(shares)) == LONG
     one = "I need to know how much the rent was in May, who paid it and when."
     assert share_of(one) == WEIGHT, "commas end no sentence"
-
-
-def test_words_count_where_no_full_stop_does() -> None:
-    shares = [share_of("word " * count) for count in range(200)]
+    shares = [share_of("word " * count) for count in range(200)]  # words count where no full stop does
     assert shares[0] == shares[20] == WEIGHT
     assert shares[-1] == LONG_WEIGHT
     assert shares == sorted(shares, reverse=True)

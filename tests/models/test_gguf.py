@@ -19,6 +19,7 @@ from edge.runtimes.generation.llama_states import file_sha256
 
 
 def test_reads_what_was_written(gguf: Callable[..., Path]) -> None:
+    assert GGUFFile.open(gguf(template=None)).chat_template is None
     path = gguf(layers=3, context=777, precision="Q8_0")
     file = GGUFFile.open(path)
     assert file.architecture == "llama"
@@ -34,21 +35,12 @@ def test_reads_what_was_written(gguf: Callable[..., Path]) -> None:
     assert by_name["token_embd.weight"].nbytes == 64 * 1024 // 32 * 34
     last = file.tensors[-1]
     assert last.offset + last.nbytes <= file.nbytes == path.stat().st_size
-
-
-def test_finds_the_values(gguf: Callable[..., Path]) -> None:
-    """Offsets are from the file's start: norms lie around 1."""
-    path = gguf()
-    norm = next(tensor for tensor in GGUFFile.open(path).tensors if tensor.name == "output_norm.weight")
+    norm = by_name["output_norm.weight"]  # offsets are from the file's start: norms lie around 1
     values = struct.unpack_from(f"<{norm.shape[0]}f", path.read_bytes(), norm.offset)
     assert 0.9 < sum(values) / len(values) < 1.1
 
 
-def test_has_no_chat_template(gguf: Callable[..., Path]) -> None:
-    assert GGUFFile.open(gguf(template=None)).chat_template is None
-
-
-def test_missing_and_foreign_files(tmp_path: Path) -> None:
+def test_missing_and_foreign_files(gguf: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="there is no file"):
         GGUFFile.open(tmp_path / "none.gguf")
     with pytest.raises(ModelError, match="is a folder"):
@@ -65,6 +57,10 @@ def test_missing_and_foreign_files(tmp_path: Path) -> None:
         other.write_bytes(content)
         with pytest.raises(ModelError, match=message):
             GGUFFile.open(other)
+    data = gguf().read_bytes()
+    other.write_bytes(data[:-5000])
+    with pytest.raises(ModelError, match=rf"ends at byte [\d,]+ but the file has {len(data) - 5000:,}"):
+        GGUFFile.open(other)
 
 
 @given(share=st.floats(0, 1, exclude_max=True))
@@ -77,13 +73,6 @@ def test_every_truncation_is_seen(
     short.write_bytes(data[: int(end * share)])
     with pytest.raises(ModelError, match=r"truncated|not a GGUF file|claims|cannot be"):
         GGUFFile.open(short)
-
-
-def test_truncated_tensors_name_both_sizes(gguf: Callable[..., Path], tmp_path: Path) -> None:
-    data = gguf().read_bytes()
-    (tmp_path / "m.gguf").write_bytes(data[:-5000])
-    with pytest.raises(ModelError, match=rf"ends at byte [\d,]+ but the file has {len(data) - 5000:,}"):
-        GGUFFile.open(tmp_path / "m.gguf")
 
 
 @given(st.data())
@@ -142,12 +131,6 @@ def test_what_would_end_the_process_is_refused(
         GGUFFile.open(model.write(tmp_path / "m.gguf"))
 
 
-def test_what_cannot_be_remembered_is_computed(gguf: Callable[..., Path], tmp_path: Path) -> None:
-    file = GGUFFile.open(gguf())
-    (tmp_path / "in the way").write_text("a file")
-    assert file_sha256(file, tmp_path / "in the way") == file.sha256()
-
-
 def test_hash_is_remembered_until_the_file_changes(
     gguf: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +145,7 @@ def test_hash_is_remembered_until_the_file_changes(
     assert file_sha256(GGUFFile.open(path), tmp_path / "cache") == "computed anew"
     (tmp_path / "cache" / "gguf-hashes.json").write_text("[broken")
     assert file_sha256(file, tmp_path / "cache") == "computed anew"
+    assert file_sha256(file, path) == "computed anew", "what cannot be remembered"
 
 
 def stored(path: Path, tensor: GGUFTensor) -> bytes:

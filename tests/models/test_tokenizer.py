@@ -163,13 +163,8 @@ def test_texts_longer_than_the_model_are_cut() -> None:
         assert batch.lengths[0] == tokenizer.spec.max_tokens
         assert sequences(batch)[0][-1] == sequences(batch)[1][-1]  # the end token stays
         assert batch.lengths[0] == tokenizer.encode_texts(["energy " * 2000], max_tokens=10**6).lengths[0]
-
-
-def test_prefixes_of_queries_and_documents() -> None:
-    spec = spec_of("bert-embedder")
-    marked = replace(spec, head=HeadSpec("mean", query_prefix="how ", document_prefix="the "))
-    plain = PairTokenizer(GOLDEN / "bert-embedder" / "tokenizer.json", spec)
-    tokenizer = PairTokenizer(GOLDEN / "bert-embedder" / "tokenizer.json", marked)
+    marked = replace(load("bert-embedder").spec, head=HeadSpec("mean", query_prefix="how ", document_prefix="the "))
+    plain, tokenizer = load("bert-embedder"), PairTokenizer(GOLDEN / "bert-embedder" / "tokenizer.json", marked)
     assert sequences(tokenizer.encode_texts(["cells"], query=True)) == sequences(plain.encode_texts(["how cells"]))
     assert sequences(tokenizer.encode_texts(["cells"])) == sequences(plain.encode_texts(["the cells"]))
 
@@ -258,6 +253,17 @@ def test_text_that_cannot_be_used(name: str) -> None:
     assert len(tokenizer.encode_pairs("q", [])) == 0
 
 
+def test_a_text_without_tokens_and_files_that_are_no_tokenizers(tmp_path: Path) -> None:
+    spec = replace(spec_of("qwen3-reranker"), head=HeadSpec("last-token"))
+    with pytest.raises(InputError, match="text 1 has no tokens"):
+        PairTokenizer(GOLDEN / "qwen3-reranker" / "tokenizer.json", spec).encode_texts(["a", ""])
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="cannot be read as a tokenizer"):
+        PairTokenizer(tmp_path / "tokenizer.json", spec).tables.ready()
+    with pytest.raises(CorruptBlock, match="does not match its sha256"):
+        PairTokenizer(tmp_path / "tokenizer.json", spec, sha256="00").tables.ready()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon")
 def test_many_short_documents_take_what_is_reserved(tmp_path: Path, tiny: Path) -> None:
     program = f"""
@@ -284,21 +290,6 @@ def test_many_short_documents_take_what_is_reserved(tmp_path: Path, tiny: Path) 
     """
     grown, most = map(int, printed(program, folder=tmp_path).split())
     assert grown < most + (7 << 20), "a group of texts is never reserved"
-
-
-def test_a_text_without_tokens_is_refused() -> None:
-    spec = replace(spec_of("qwen3-reranker"), head=HeadSpec("last-token"))
-    with pytest.raises(InputError, match="text 1 has no tokens"):
-        PairTokenizer(GOLDEN / "qwen3-reranker" / "tokenizer.json", spec).encode_texts(["a", ""])
-
-
-def test_files_that_are_no_tokenizers(tmp_path: Path) -> None:
-    spec = spec_of("bert-reranker")
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ModelError, match="cannot be read as a tokenizer"):
-        PairTokenizer(tmp_path / "tokenizer.json", spec).tables.ready()
-    with pytest.raises(CorruptBlock, match="does not match its sha256"):
-        PairTokenizer(tmp_path / "tokenizer.json", spec, sha256="00").tables.ready()
 
 
 def test_release_gives_the_memory_back(tmp_path: Path) -> None:

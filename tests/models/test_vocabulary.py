@@ -101,28 +101,24 @@ def test_it_does_not_give_way_under_another_threads_hands(vocabulary: Vocabulary
     assert vocabulary.drop()
 
 
-def test_a_text_that_must_be_encoded_whole_is_leased_or_refused(model: PackedModel, budget: MemoryBudget) -> None:
+def test_texts_that_must_be_encoded_whole_or_are_many_are_leased_or_refused(
+    model: PackedModel, budget: MemoryBudget
+) -> None:
     """One word of a million letters is one token, and only its end shows that."""
     vocabulary = Vocabulary(model, budget, max_tokens=32)
     vocabulary.give_way()
     held = budget.used
     with pytest.raises(BudgetExceeded, match="tokenizing"):
         vocabulary.texts(["x" * 10**6])
+    with budget.reserve("other", budget.free - (1 << 20)), pytest.raises(BudgetExceeded, match="tokenizing"):
+        vocabulary.texts(["river"] * 60_000)
     assert budget.used == held, "nothing stays leased, and the tables were not dropped while they were in use"
+    assert len(vocabulary.texts(["river"] * 60_000)) == 60_000
     wide = MemoryBudget(1 << 36, part=True)
     roomy = Vocabulary(model, wide, max_tokens=32)
     roomy.give_way()
     assert len(roomy.texts(["x" * 10**6]).tokens) == 3
     roomy.close()
-    vocabulary.close()
-
-
-def test_many_short_texts_are_leased(model: PackedModel, budget: MemoryBudget) -> None:
-    vocabulary = Vocabulary(model, budget, max_tokens=32)
-    vocabulary.give_way()
-    with budget.reserve("other", budget.free - (1 << 20)), pytest.raises(BudgetExceeded, match="tokenizing"):
-        vocabulary.texts(["river"] * 60_000)
-    assert len(vocabulary.texts(["river"] * 60_000)) == 60_000
     vocabulary.close()
 
 
@@ -166,6 +162,10 @@ def test_it_grows_and_starts_anew(table: Path, monkeypatch: pytest.MonkeyPatch) 
     part.provide(["river floods"])
     assert len(part._words) == 2
     assert ids(part, "river floods") == whole.encode("river floods", add_special_tokens=False).ids
+    monkeypatch.setattr(tables, "_MOST_CHARS", 1000)
+    for number in range(20):
+        part.provide([f"{number}" + "cells" * 60])
+    assert sum(map(len, part._words)) <= 1000, "characters are counted, not words: one word may be a whole text"
 
 
 def test_pieces_of_the_same_checksum_are_told_apart(tmp_path: Path) -> None:
@@ -253,15 +253,6 @@ def test_pairs_take_a_fraction_of_the_memory(tmp_path: Path) -> None:
     assert announced <= 20 << 20
 
 
-def test_words_without_end_are_forgotten(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Characters are counted, not words: one word may be a whole text."""
-    part = PartialTokenizer(table)
-    monkeypatch.setattr(tables, "_MOST_CHARS", 1000)
-    for number in range(20):
-        part.provide([f"{number}" + "cells" * 60])
-    assert sum(map(len, part._words)) <= 1000
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon")
 def test_a_word_of_many_characters_takes_no_more_than_announced(tmp_path: Path) -> None:
     random_tokenizer.unigram(tmp_path / "tokenizer.json", 60_000)
@@ -334,6 +325,8 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @example(text="cells" + "[SEP]" * 30, most=12, reach=1, lead="")
 @example(text="e" * 40 + "\u0301" * 40, most=30, reach=1, lead="")
 @example(text="'r" * 40 + "e", most=30, reach=1, lead="")
+@example(text="cells" * 15 + "ᄀ", most=12, reach=1, lead="")  # a word that is unknown only as a whole
+@example(text="x" * 60, most=12, reach=1, lead="")
 def test_ids_equal_those_of_the_whole_text(path: Path, text: str, most: int, reach: int, lead: str) -> None:
     expected = whole(path).encode(lead + text, add_special_tokens=False).ids[:most]
     assert first(load(path), text, most, reach, lead) == expected
@@ -350,14 +343,6 @@ def test_a_beginning_that_depends_on_the_end(tmp_path: Path, length: int) -> Non
         expected = whole(path).encode(text, add_special_tokens=False).ids
         for most in (1, 4, 9):
             assert first(load(path), text, most) == expected[:most]
-
-
-def test_a_word_that_is_unknown_only_as_a_whole() -> None:
-    """WordPiece knows the beginning's pieces, but gives the word up for one character at its end."""
-    path = GOLDEN / "bert-reranker" / "tokenizer.json"
-    for text in ("cells" * 15 + "ᄀ", "x" * 60 + "x" * 60, "x" * 60):
-        expected = whole(path).encode(text, add_special_tokens=False).ids
-        assert first(load(path), text, 12) == expected[:12]
 
 
 def test_a_text_without_spaces_is_cut() -> None:
