@@ -38,6 +38,12 @@ def test_coding(name: str, vectors: np.ndarray) -> None:
     assert np.abs(decoded - vectors[::2]).max() <= ROOM[name]
     assert codec.encode(vectors[:0]).shape == (0, spec.code_size)
     np.testing.assert_array_equal(codec.encode(vectors[6:7])[0], codes[3], err_msg="alone and among others")
+    errors = (codec.decode(codec.encode(vectors)) - vectors) @ vectors[:20].T
+    deviations = [codec.deviation(query) for query in vectors[:20]]
+    if name == "sq8":
+        assert deviations == pytest.approx(errors.std(axis=0), rel=0.25)
+    else:
+        assert deviations == [0.0 if name == "flat" else float("inf")] * 20
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,18 +61,6 @@ def test_scanning(name: str, vectors: np.ndarray) -> None:
         scanner.scan(codes[:0], np.arange(0), scores, found)
         np.testing.assert_allclose(np.sort(scores), np.sort(expected[:, number])[-7:], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(scores, expected[found, number], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_score_s_deviation_is_known_or_infinite(name: str, vectors: np.ndarray) -> None:
-    codecs = FaissCodecs(threads=1)
-    codec = codecs.open(codecs.train(name, vectors, seed=1))
-    errors = (codec.decode(codec.encode(vectors)) - vectors) @ vectors[:20].T
-    found = [codec.deviation(query) for query in vectors[:20]]
-    if name == "sq8":
-        assert found == pytest.approx(errors.std(axis=0), rel=0.25)
-    else:
-        assert found == [0.0 if name == "flat" else float("inf")] * 20
 
 
 def test_scanners_in_many_threads(vectors: np.ndarray) -> None:

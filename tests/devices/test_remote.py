@@ -28,6 +28,10 @@ def test_results_equal_those_of_the_host(tmp_path: Path, codec: str, kind: Calla
     if isinstance(kind, partial):
         pytest.importorskip("torch")
     both = Both(tmp_path, codec, kind)
+    with both.searcher.lookahead(both.lists.snapshot, clustered(9, DIM, seed=3)[:1], nbytes=10**4) as window:
+        window.wait()
+        assert window.fetched > 0, "lists are sent ahead"
+    assert both.trace.snapshot()[f"{both.device.link.name}.bytes"] > 0
     for _ in range(2):  # sent, and then held there
         both.check()
     held = len(both.searcher.place.residency)
@@ -47,19 +51,6 @@ def test_what_does_not_fit_there_is_scanned_here(tmp_path: Path, kind: Callable[
         both.check(nprobe=nprobe)
     for each in [one.device for one in getattr(both.device, "_searchers", ())] or [both.device]:
         assert 0 < each.memory.used <= cap
-    both.close()
-
-
-@pytest.mark.parametrize("kind", [RemoteDevice, partial(CudaDevice, on="cpu")])
-def test_lists_are_sent_ahead(tmp_path: Path, kind: Callable[..., SearchPlace]) -> None:
-    if isinstance(kind, partial):
-        pytest.importorskip("torch")
-    both = Both(tmp_path, "sq8", kind)
-    with both.searcher.lookahead(both.lists.snapshot, clustered(9, DIM, seed=3)[:1], nbytes=10**6) as window:
-        window.wait()
-        assert window.fetched > 0
-    assert both.trace.snapshot()[f"{both.device.link.name}.bytes"] > 0
-    both.check()
     both.close()
 
 

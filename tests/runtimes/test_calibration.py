@@ -343,12 +343,8 @@ def test_too_little_to_calibrate_on_is_refused(reranker: Reranker) -> None:
         calibrate(reranker, examples)
     with pytest.raises(InputError, match=r"\(0, 1\]"):
         calibrate(reranker, examples * 2, target=1.5)
-
-
-def test_without_judgements_full_depth_is_the_measure(reranker: Reranker) -> None:
-    examples = [Example(f"{WORDS[i]} town", texts(40 + i, 20)) for i in range(8)]
-    found = calibrate(reranker, examples, ks=(5,), target=1.0)
-    assert all(point.full_precision == 1.0 for point in found.points)
+    found = calibrate(reranker, [Example(f"{WORDS[i]} town", texts(40 + i, 20)) for i in range(8)], ks=(5,), target=1.0)
+    assert all(point.full_precision == 1.0 for point in found.points), "without judgements full depth is the measure"
 
 
 def test_the_lens_scores_where_calibration_says_so(reranker: Reranker) -> None:

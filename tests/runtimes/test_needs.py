@@ -214,15 +214,12 @@ def test_what_cannot_be_opened_keeps_no_file_open(packs: Path, options: dict[str
     assert len(os.listdir(FOLDER)) == before
 
 
-def test_a_model_that_was_handed_over_stays_open_if_it_cannot_be_used_yet(packs: Path) -> None:
+def test_an_engine_that_is_forgotten_leaves_no_thread(packs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a model that was handed over stays open if it cannot be used yet."""
     with PackedModel.open(packs / "reranker") as model:
         with pytest.raises(EdgeError):
             Reranker(model, mode="bogus")  # type: ignore[arg-type]
-        with Reranker(model, memory="40GB") as reranker:
-            assert reranker.rank("river", ["a river"])
-
-
-def test_an_engine_that_is_forgotten_leaves_no_thread(packs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        Reranker(model, memory="40GB").close()
     monkeypatch.setattr("edge.link._shared", {})  # others may have the process's own link open
     before = set(threading.enumerate())
     reranker: Reranker | None = Reranker(packs / "reranker", memory="40GB")

@@ -205,9 +205,8 @@ def test_a_device_too_small_is_refused_with_the_smallest_that_works(pack: Any) -
 
 
 def test_damaged_weights_are_reported(pack: Any, tmp_path: Path) -> None:
-    path = tmp_path / "damaged"
-    synth("tiny-bert", path, "fp16").close()
-    with on_device(path, STREAMED) as reranker:
+    synth("tiny-bert", tmp_path / "damaged", "fp16").close()
+    with on_device(tmp_path / "damaged", STREAMED) as reranker:
         extent = reranker.model.file.extents[reranker.model.layer_blocks[1]]
         with open(reranker.model.file.path, "r+b") as file:
             file.seek(extent.offset + 5)

@@ -52,6 +52,8 @@ def test_settings_and_functions_of_transformers() -> None:
         "{% generation %}{{ {'a': 'é'} | tojson }}{% endgeneration %}{{ strftime_now('%Y') | length }}{{ eos_token }}"
     )
     assert ChatTemplate(template, budget(), eos="</s>").render(["user"]) == [0, '<think></think>{"a": "é"}4</s>']
+    source = f"{{# {'é' * 20_000} #}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"
+    assert ChatTemplate(source, budget()).render(["user"]) == [0], "more than a pipe holds arrives whole"
 
 
 @pytest.mark.parametrize(
@@ -130,9 +132,3 @@ def test_a_form_runs_once_and_only_where_its_process_fits(monkeypatch: pytest.Mo
     first.append("a caller's change")
     assert template.render(["user"]) == first[:-1]
     assert ledger.used == 0
-
-
-def test_a_template_that_a_pipe_cannot_hold_arrives_whole() -> None:
-    """The process takes the rest when it has started, which is long after the first look."""
-    source = f"{{# {'é' * 20_000} #}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"
-    assert ChatTemplate(source, MemoryBudget(10**10)).render(["user"]) == [0]

@@ -70,6 +70,9 @@ def test_a_state_is_as_large_as_its_own_tokens(open_llama: Open) -> None:
     for start, end in ((0, 1), (5, 50), (100, 101), (0, states.length)):
         size = len(states.extract(start, end))
         assert 0 < size - (end - start) * states.bytes_per_token < 300
+    states.truncate(0)
+    batch, answers = states.context.batch, iter([False, True])
+    assert states.prefill([300] * (batch + 5), lambda: next(answers)) == batch == states.length, "it was cancelled"
 
 
 @pytest.mark.parametrize("precision", ["F32", "Q8_0"])
@@ -173,14 +176,6 @@ def test_damaged_states_never_end_the_process(tiny_states: LlamaStates, data: st
     else:
         assert states.length == len(part)
     logits_after(states)
-
-
-def test_cancelled_prefill(open_llama: Open) -> None:
-    states = states_of(open_llama())
-    batch = states.context.batch
-    answers = iter([False, True])
-    assert states.prefill([300] * (batch + 5), lambda: next(answers)) == batch
-    assert states.length == batch
 
 
 def test_fingerprint(open_llama: Open, gguf: Callable[..., Path]) -> None:
@@ -382,17 +377,6 @@ def test_rows_that_fill_a_tile_are_not_seen(open_llama: Open, gguf: Callable[...
     np.testing.assert_allclose(filled, alone, atol=2e-2)
 
 
-def test_nothing_is_filled_where_the_context_ends(open_llama: Open) -> None:
-    context = context_of(open_llama(context=1024))
-    context.append(TOKENS[:1000])
-    assert context._rows(24) == 24
-    context.append(TOKENS[1000:1024], logits=True)
-    assert context.length == context.capacity == 1024
-    assert np.isfinite(context.logits()).all()
-    with pytest.raises(InputError, match="do not fit"):
-        context.append([300])
-
-
 @pytest.mark.parametrize("options", [{"hidden": 128}, {"hidden": 256, "precision": "Q8_0"}, {"hidden": 64}])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_slices_compute_the_same_as_whole_batches(
@@ -431,6 +415,14 @@ def test_heads_that_are_not_multiplied_in_tiles_are_not_filled_up(
     context.append(TOKENS[:600])
     assert (context._rows(40) == TILE) == fills
     assert context._rows(1) == 1, "single tokens are computed alone"
+    context = context_of(open_llama(context=1024))
+    context.append(TOKENS[:1000])
+    assert context._rows(24) == 24, "nothing is filled where the context ends"
+    context.append(TOKENS[1000:1024], logits=True)
+    assert context.length == context.capacity == 1024
+    assert np.isfinite(context.logits()).all()
+    with pytest.raises(InputError, match="do not fit"):
+        context.append([300])
 
 
 DOCUMENTS = [Document(f"d{number}", words(40, 10 + number)) for number in range(3)]
