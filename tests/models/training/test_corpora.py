@@ -131,11 +131,8 @@ def test_a_set_split_by_article_loses_whole_test_articles() -> None:
         {"t": {"d7": 1}},
     )
     assert set(corpus.without_test_documents().titles) == {"a"}
-
-
-def test_a_query_of_both_splits_is_not_trained_on() -> None:
     corpus = Corpus("both", ["d0", "d1"], ["", ""], ["x", "y"], {"q": "?"}, {"q": {"d0": 1}}, {"q": {"d1": 1}})
-    assert corpus.without_test_documents().train == {}
+    assert corpus.without_test_documents().train == {}, "a query of both splits is not trained on"
 
 
 def put(path: Path, text: str, packed: bool = False) -> Path:
@@ -259,9 +256,6 @@ def test_ndcg_counts_what_retrieval_missed() -> None:
     assert alone == pytest.approx(1 / math.log2(3))
     missed = float(ndcg(retrieval_scores(3), grades, np.array([1.0, 1.0])))
     assert missed == pytest.approx((1 / math.log2(3)) / (1 + 1 / math.log2(3)))
-
-
-def test_ndcg_stops_at_ten() -> None:
     grades = np.zeros(12)
     grades[10] = 1.0
-    assert float(ndcg(retrieval_scores(12), grades, np.array([1.0]))) == 0.0
+    assert float(ndcg(retrieval_scores(12), grades, np.array([1.0]))) == 0.0, "it stops at ten"

@@ -81,11 +81,10 @@ def test_positives_take_part_once_and_are_never_negatives() -> None:
             chosen = negatives(row, 5, 4, random.Random(seed))
             assert len(set(chosen)) == 5
             assert not {row.rows[n] for n in chosen} & set(row.positive)
-
-
-def test_negatives_take_what_there_is_in_a_small_pool() -> None:
-    row = Candidates("q", [4, 5, 6], [5], [0.0, 1.0, 0.0])
-    assert sorted(negatives(row, 5, 10, random.Random(0))) == [0, 2]
+    small = Candidates("q", [4, 5, 6], [5], [0.0, 1.0, 0.0])
+    assert sorted(negatives(small, 5, 10, random.Random(0))) == [0, 2], "what there is"
+    assert lists[2:5] == [lists[2], lists[3], lists[4]]
+    assert lists[-1] == lists[len(lists) - 1]
 
 
 def test_pools_hold_no_test_query_and_no_test_document() -> None:
@@ -122,12 +121,6 @@ def test_pool_survives_the_disk(tmp_path: Path) -> None:
         assert (read.name, read.titles, read.texts) == ("set", [""] * len(texts), texts)
         assert list(read.lists) == list(held)
     assert [path.name for path in tmp_path.iterdir()] == ["pool.npz"]
-
-
-def test_packed_lists_are_read_by_number_and_by_slice() -> None:
-    _, lists = mined()
-    assert lists[2:5] == [lists[2], lists[3], lists[4]]
-    assert lists[-1] == lists[len(lists) - 1]
 
 
 def mixture(seed: int, shares: tuple[float, float] = (1.0, 3.0)) -> Mixture:
@@ -167,6 +160,8 @@ def test_a_title_query_sees_no_titles_and_a_cloze_query_sees_the_cut_text() -> N
     row = Candidates("ONE", [0, 1], [0], [1.0, 0.0], False, bare=True, replaced="cut text")
     calm = ListConfig(window_share=0.0, keyword_share=0.0)
     assert shown(pool, row, "p", random.Random(0), calm).passages == ["cut text", "second text"]
+    assert keywords("What is the capital of France?") == "capital France"
+    assert keywords("who is it?") == "who is it?", "they are never empty"
 
 
 def test_windows_hold_the_answer_and_are_not_trusted_to_the_retrievers() -> None:
@@ -180,11 +175,6 @@ def test_windows_hold_the_answer_and_are_not_trusted_to_the_retrievers() -> None
     row = Candidates("what is copper", [0, 1], [0], [1.0, 0.0], True, ("metal",))
     always = ListConfig(window_share=1.0)
     assert shown(Pool("p", ["", ""], [text, text], []), row, "p", random.Random(0), always).trust == 0.0
-
-
-def test_keywords_are_never_empty() -> None:
-    assert keywords("What is the capital of France?") == "capital France"
-    assert keywords("who is it?") == "who is it?"
 
 
 DEPTHS = Depths(fused=8, lexical=2, dense=3, far=4, farthest=30, found=5, fewest=4)
@@ -239,12 +229,11 @@ def test_a_judged_pool_is_the_first_of_each_order_and_some_from_further_down() -
         assert np.all(np.diff(score[candidates.rows]) <= 1e-5)
         assert np.mean(candidates.teacher) == pytest.approx(0.0, abs=0.01)
         assert 0.5 < np.std(candidates.teacher) <= 1.01
-
-
-def test_far_candidates_depend_on_the_seed_alone() -> None:
-    requests = [Request(text, (n,)) for n, text in enumerate(documents(5, seed=1))]
-    assert mined_from(requests) == mined_from(requests)
-    assert mined_from(requests) != mined_from(requests, seed=1)
+    assert found == mined_from(requests) != mined_from(requests, seed=1), "far candidates depend on the seed alone"
+    assert mined_from(requests[:1], Depths(fused=8, lexical=2, dense=3, far=4, farthest=30, found=5, fewest=40)) == []
+    same = Searcher(["lake"] * 20, np.repeat(HELD[:1], 20, axis=0), torch.device("cpu"))
+    (flat,) = same.mine([Request("lake", (3,))], vectors(1, 3), DEPTHS)
+    assert flat.teacher == [0.0] * len(flat.rows), "a pool without spread teaches nothing"
 
 
 def test_a_query_that_nobody_judged_is_kept_if_retrieval_finds_its_passage() -> None:
@@ -271,11 +260,6 @@ def test_what_both_orders_place_above_the_passage_is_no_negative_of_an_unjudged_
     assert removed
 
 
-def test_a_pool_with_too_few_candidates_is_left_out() -> None:
-    deep = Depths(fused=8, lexical=2, dense=3, far=4, farthest=30, found=5, fewest=40)
-    assert mined_from([Request("lake", (0,))], deep) == []
-
-
 def test_batches_of_different_widths_stand_in_one_pool() -> None:
     """The 513th query begins a second batch, and its five positives make that one wider."""
     queries = documents(513, seed=1)
@@ -287,9 +271,3 @@ def test_batches_of_different_widths_stand_in_one_pool() -> None:
         for candidates, request in zip(found, ordered, strict=True):
             assert set(request.positive) <= set(candidates.rows) <= set(range(60))
             assert len(candidates.rows) == len(candidates.teacher)
-
-
-def test_a_pool_without_spread_teaches_nothing() -> None:
-    same = Searcher(["lake"] * 20, np.repeat(HELD[:1], 20, axis=0), torch.device("cpu"))
-    (found,) = same.mine([Request("lake", (3,))], vectors(1, 3), DEPTHS)
-    assert found.teacher == [0.0] * len(found.rows)

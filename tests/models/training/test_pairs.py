@@ -16,9 +16,6 @@ def test_cloze_takes_the_sentence_out_except_where_it_is_kept() -> None:
         assert pair.query not in pair.text
         kept = cloze("t", TEXT, random.Random(seed), keep=1.0)
         assert kept.text == TEXT
-
-
-def test_cloze_needs_three_sentences() -> None:
     assert cloze("t", "Only one sentence stands in here.", random.Random(0)) is None
 
 
@@ -26,9 +23,6 @@ def test_sections_of_markdown_and_restructured_text() -> None:
     body = "word " * 25
     text = f"# First\n{body}\n```\n# not a heading\n```\n{body}\n\nSecond\n------\n{body}\n\n## Short\ntoo few words\n"
     assert [heading for heading, _ in sections(text)] == ["First", "Second"]
-
-
-def test_plain_takes_markup_away() -> None:
     assert plain("see :func:`~a.b` and ``code``, [text](http://x) <b>bold</b>") == "see a.b and code, text bold"
 
 

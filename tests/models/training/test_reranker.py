@@ -132,14 +132,6 @@ def judged(directory: Path, test: dict[str, str], train: dict[str, str]) -> Path
     return judged_set(directory, documents, {f"q{n}": f"query {n} of the set" for n in texts}, qrels)
 
 
-def test_runs_are_of_eight_words() -> None:
-    assert wide.runs("one two three four five six seven") == set()
-    assert len(wide.runs("one two three four five six seven eight nine")) == 2
-    assert wide.runs("One, two three four five six seven EIGHT!") == wide.runs(
-        "one two three four five six seven eight"
-    )
-
-
 def test_test_material_is_every_judged_document_and_all_of_a_set_without_training(tmp_path: Path) -> None:
     judged(tmp_path / "trained", {"a": text(1)}, {"b": text(2)})
     judged(tmp_path / "unseen", {"c": text(3)}, {})
@@ -147,6 +139,8 @@ def test_test_material_is_every_judged_document_and_all_of_a_set_without_trainin
         out.write(json.dumps({"_id": "d", "title": "", "text": text(4)}))
     barred = wide.test_runs(tmp_path)
     assert [wide.runs(text(n)) <= barred for n in (1, 2, 3, 4)] == [True, False, True, True]
+    assert wide.runs("one two three four five six seven") == set(), "runs are of eight words"
+    assert len(wide.runs("One, two three four five six seven EIGHT! nine")) == 2
 
 
 def test_written_queries_ask_for_the_passage_that_they_were_written_for() -> None:

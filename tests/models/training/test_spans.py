@@ -36,11 +36,8 @@ def shown(example: Example) -> list[str]:
 )  # fmt: skip
 def test_places_are_whole_words_of_the_longest_answer(answers: list[str], found: list[str]) -> None:
     assert [TEXT[start:end] for start, end in spans.places(TEXT, answers)] == found
-
-
-def test_an_answer_that_stands_everywhere_has_no_place() -> None:
     assert spans.places("to and to and to", ["to"], most=3)
-    assert not spans.places("to and to and to", ["to"], most=2)
+    assert not spans.places("to and to and to", ["to"], most=2), "it stands everywhere"
 
 
 def test_explorer_pages_give_questions_with_and_without_answer(tmp_path: Path) -> None:
@@ -52,13 +49,16 @@ def test_explorer_pages_give_questions_with_and_without_answer(tmp_path: Path) -
     assert found[0].passage.endswith("It's old.")
 
 
-def test_a_judged_set_gives_the_questions_of_one_split() -> None:
+def test_a_judged_set_gives_the_questions_of_one_split_and_files_keep_them(tmp_path: Path) -> None:
     corpus = Corpus(
         "set", ["a", "b"], ["", ""], [TEXT, "none"], {"q": "when", "r": "who", "s": "where"},
         {"q": {"a": 1}, "r": {"b": 1}}, {"s": {"a": 1}}, {"q": ["1894"], "r": ["x"], "s": ["Aare"]},
     )  # fmt: skip
     assert [(e.question, shown(e)) for e in spans.judged(corpus, "train")] == [("when", ["1894"])]
     assert [(e.question, shown(e)) for e in spans.judged(corpus, "test")] == [("where", ["Aare"])]
+    examples = [Example("q", "päß", ((0, 2), (1, 3)), "s"), Example("r", "", (), "t")]
+    assert spans.write(tmp_path / "examples.gz", examples) == 2
+    assert spans.read(tmp_path / "examples.gz") == examples
 
 
 def test_a_passage_without_the_answer_is_similar_and_lacks_it() -> None:
@@ -84,12 +84,6 @@ def test_windows_and_titles_move_the_answer_with_them() -> None:
     nothing = spans.window(replace(example, spans=()), random.Random(1), 1)
     assert nothing.passage in TEXT
     assert nothing.spans == ()
-
-
-def test_files_keep_examples(tmp_path: Path) -> None:
-    examples = [Example("q", "päß", ((0, 2), (1, 3)), "s"), Example("r", "", (), "t")]
-    assert spans.write(tmp_path / "examples.gz", examples) == 2
-    assert spans.read(tmp_path / "examples.gz") == examples
 
 
 def passage(*parts: tuple[str, str], context: str = "") -> Passage:

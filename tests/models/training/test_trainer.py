@@ -15,7 +15,7 @@ from edge.models.training import reranker  # noqa: E402
 from edge.models.training.lists import TrainingList  # noqa: E402
 from edge.models.training.loss import LossConfig  # noqa: E402
 from edge.models.training.mining import Floats, Pool, Request  # noqa: E402
-from edge.models.training.model import LayeredReranker, average, batches, padded, pair_tokenizer  # noqa: E402
+from edge.models.training.model import LayeredReranker, average, padded, pair_tokenizer  # noqa: E402
 from edge.models.training.search import Depths, Searcher  # noqa: E402
 from edge.models.training.trainer import TrainConfig, Trainer, write_state  # noqa: E402
 
@@ -70,14 +70,6 @@ def test_the_last_layer_scores_as_transformers_own_classifier(tiny: Path) -> Non
     assert not torch.allclose(layered[0], own, atol=1e-3)
 
 
-def test_batches_hold_every_sequence_once_within_the_limit(tiny: Path) -> None:
-    tokenizer = pair_tokenizer(tiny / "tokenizer.json", 32)
-    encoded = tokenizer.encode_batch([("lake", " ".join(["river"] * n)) for n in (1, 20, 3, 9, 2, 25)])
-    groups = batches(encoded, 50)
-    assert sorted(n for group in groups for n in group) == list(range(6))
-    assert all(len(g) == 1 or len(g) * max(len(encoded[n].ids) for n in g) <= 50 for g in groups)
-
-
 def test_the_passage_is_cut_and_a_query_that_fills_the_sequence_too(tiny: Path) -> None:
     tokenizer = pair_tokenizer(tiny / "tokenizer.json", 8)
     encoded = tokenizer.encode("lake river", " ".join(["tiger"] * 50))
@@ -130,13 +122,13 @@ def test_resume_gives_the_state_of_an_uninterrupted_run(tiny: Path, tmp_path: Pa
         assert torch.equal(value, weights(again)[name]), name
     assert all(torch.equal(value, again.mean[name]) for name, value in whole.mean.items())
     assert again.progress == 1.0
-
-
-def test_a_checkpoint_of_another_model_is_refused(tiny: Path) -> None:
-    state = trainer(tiny).state()
+    state = part.state()
     state["trained"].popitem()
     with pytest.raises(ValueError, match="another model"):
-        trainer(tiny).restore(state)
+        again.restore(state)
+    for options in ({}, {"steps": 5, "minutes": 1.0}):
+        with pytest.raises(ValueError, match="steps or minutes"):
+            TrainConfig(**options)  # type: ignore[arg-type]
 
 
 def test_the_rate_rises_falls_and_ends_at_zero(tiny: Path) -> None:
@@ -148,12 +140,6 @@ def test_the_rate_rises_falls_and_ends_at_zero(tiny: Path) -> None:
     assert rates[0] < rates[1]
     assert rates[1:] == sorted(rates[1:], reverse=True)
     assert rates[-1] == 0.0
-
-
-@pytest.mark.parametrize("options", [{}, {"steps": 5, "minutes": 1.0}])
-def test_a_run_has_one_length(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="steps or minutes"):
-        TrainConfig(**options)
 
 
 def test_average_of_checkpoints_takes_the_encoder_of_the_start(tiny: Path, tmp_path: Path) -> None:

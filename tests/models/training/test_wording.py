@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from edge.models.training.documents import Document
 from edge.models.training.pairs import sentences
-from edge.models.training.wording import Passage, by_domain, corpus, passages, requests
+from edge.models.training.wording import Passage, corpus, passages, requests
 
 WORDS = "lake river stone cloud tiger lamp bread violin copper engine market garden".split()  # noqa: SIM905
 
@@ -43,16 +41,10 @@ def test_the_cut_depends_on_the_documents_alone() -> None:
     random.seed(5)
     assert passages([document(n) for n in range(12)]) == PASSAGES
     assert len({p.key for p in PASSAGES}) == len({p.text for p in PASSAGES})
-
-
-def test_a_text_without_full_stops_is_cut_all_the_same() -> None:
-    found = passages([Document("set", "t", (("", " ".join(["lake"] * 2000)),))])
-    assert len(found) > 4
-    assert sum(len(p.text.split()) for p in found) == 2000
-
-
-def test_no_further_document_is_cut_once_there_are_enough() -> None:
     assert len({p.document for p in passages([document(n) for n in range(12)], most=1)}) == 1
+    endless = passages([Document("set", "t", (("", " ".join(["lake"] * 2000)),))])  # without a full stop
+    assert len(endless) > 4
+    assert sum(len(p.text.split()) for p in endless) == 2000
 
 
 def test_queries_ask_for_passages_that_are_there_and_repeat_with_the_seed() -> None:
@@ -87,6 +79,9 @@ def test_entries_are_asked_for_by_their_terms() -> None:
     assert len(named) > len(found) / 2
     assert any(r.query == found[r.positive[0]].title for r in named)
     assert any(r.query == f"what is {found[r.positive[0]].title}" for r in named)
+    assert requests([Passage(0, 0, "{0} {x}", "", text(1, 4), True)], random.Random(0), each=4), "a term with braces"
+    shown = [Passage(0, 0, "Lakes", heading, "text", False) for heading in ("", "Lakes", "Depth")]
+    assert corpus("d", shown).titles == ["Lakes", "Lakes", "Lakes Depth"]
 
 
 def test_titles_ask_for_bare_passages_of_their_section() -> None:
@@ -97,20 +92,3 @@ def test_titles_ask_for_bare_passages_of_their_section() -> None:
         assert len(sections) == 1
         passage = PASSAGES[request.positive[0]]
         assert set(request.query.split()) <= {*passage.title.split(), *passage.heading.split()}
-
-
-def test_a_term_with_braces_is_a_term() -> None:
-    found = [Passage(0, 0, "{0} {x}", "", text(1, 4), True)]
-    assert requests(found, random.Random(0), each=4)
-
-
-def test_titles_of_the_collection_hold_the_heading_once() -> None:
-    found = [Passage(0, 0, "Lakes", heading, "text", False) for heading in ("", "Lakes", "Depth")]
-    assert corpus("d", found).titles == ["Lakes", "Lakes", "Lakes Depth"]
-
-
-@pytest.mark.parametrize("count", [0, 3])
-def test_documents_by_domain_keep_their_order(count: int) -> None:
-    documents = [document(n, entry=bool(n % 2)) for n in range(count)]
-    found = by_domain(documents)
-    assert [d for name in found for d in found[name]] == sorted(documents, key=lambda d: d.entry)
