@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from naive.lists import NaiveCodec, gridded, trained, write_lists
 from naive.searching import Rig
+from naive.simulated_streams import POLICIES, SimulatedStreams
 from naive.waiting import until
 
 from edge.blocks import BlockFile, BlockId
 from edge.budget import MemoryBudget
 from edge.devices.cpu import CpuDevice
 from edge.devices.cuda import device
+from edge.devices.cuda.card import Card, CudaStream
 from edge.devices.cuda.device import CudaDevice
 from edge.devices.testing import check_device, check_search
-from edge.errors import CorruptBlock
+from edge.errors import BudgetExceeded, CorruptBlock, EdgeError
 from edge.ivf.device import Candidates, ListScan, SearchRequest, open_device
 from edge.ivf.reading import DeviceTier, Reader
 from edge.link import Lane
-
-sys.path.append(str(Path(__file__).parent))
-from simulated_streams import POLICIES, SimulatedStreams
 
 torch = pytest.importorskip("torch")
 
@@ -239,3 +239,43 @@ if torch.cuda.is_available():  # not skipped elsewhere, because CI takes a skipp
         for _ in range(6):
             check_device(partial(CudaDevice, cap=cap))
         assert torch.cuda.memory_reserved() == 0
+
+
+class OutOfMemoryError(RuntimeError):
+    pass
+
+
+def test_products_of_float32_are_not_shortened() -> None:
+    torch = pytest.importorskip("torch")
+    torch.set_float32_matmul_precision("high")
+    Card("cpu", "", None).close()
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_memory_that_torch_lacks_is_one_sentence() -> None:
+    cuda = SimpleNamespace(Stream=lambda device: None, stream=lambda stream: nullcontext())
+    torch = SimpleNamespace(cuda=cuda, inference_mode=nullcontext, OutOfMemoryError=OutOfMemoryError)
+    stream = CudaStream(torch, "cuda:0")
+    done: list[int] = []
+    stream.run(lambda: done.append(1))
+    assert done == [1]
+
+    def greedy() -> None:
+        raise OutOfMemoryError("Tried to allocate 2 GiB.\nMore lines")
+
+    with pytest.raises(EdgeError, match=r"raise the limit: Tried to allocate 2 GiB\.$"):
+        stream.run(greedy)
+
+
+def test_a_tensor_that_torch_has_no_room_for_is_over_the_limit() -> None:
+    """So that a list which does not fit stays with the host."""
+
+    def empty(shape: tuple[int, ...], **options: object) -> None:
+        raise OutOfMemoryError("Tried to allocate 2 GiB.\nMore lines")
+
+    card = Card.__new__(Card)
+    card.torch = SimpleNamespace(empty=empty, uint8=None, OutOfMemoryError=OutOfMemoryError)
+    card.device, card.memory = None, MemoryBudget(1000, part=True)
+    with pytest.raises(BudgetExceeded, match=r"raise the limit: Tried to allocate 2 GiB\.$") as caught:
+        card.allocate(5, 20)
+    assert (caught.value.asked, caught.value.needed) == (100, 1100)

@@ -1,4 +1,4 @@
-"""Files that users name, files that are written whole, and files with a checksum."""
+"""Files and folders that users name, files that are written whole, and files with a checksum."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from naive.program import printed
 
 from edge.errors import CorruptBlock, StorageError
 from edge.files import named_file, sealed
-from edge.files.named_file import open_input, open_output, read_input, write_all
+from edge.files.named_file import make_folder, open_input, open_output, read_input, write_all
 
 has_pipes = pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
 
@@ -285,3 +286,39 @@ def test_a_damaged_table_is_said_once_and_made_anew(tmp_path: Path, caplog: pyte
     sealed.remember(path, {})
     assert sealed.recall(path, "the measured times") == {}
     assert "cannot be read" in caplog.text
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, place in (("DATA", "data"), ("CONFIG", "config"), ("STATE", "state"), ("CACHE", "cache")):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / "new" / place))
+    before = os.umask(0o022)
+    yield tmp_path
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@posix
+@pytest.mark.skipif(sys.platform == "darwin", reason="the folders lie elsewhere there")
+@pytest.mark.parametrize("place", ["data", "config", "state", "cache"])
+def test_folders_among_the_users_own_are_for_one(home: Path, place: str) -> None:
+    make_folder(home / "new" / place / "edge-rag" / "a" / "b")
+    for folder in ("new", f"new/{place}", f"new/{place}/edge-rag", f"new/{place}/edge-rag/a/b"):
+        assert mode(home / folder) == 0o700, folder
+    make_folder(home / "new" / place / "other")
+    assert mode(home / "new" / place / "other") == 0o755
+
+
+@posix
+def test_folders_elsewhere_follow_the_users_mask(home: Path) -> None:
+    make_folder(home / "project" / ".edge")
+    assert mode(home / "project") == mode(home / "project" / ".edge") == 0o755
+    make_folder(home / "project" / ".edge")
+    (home / "file").touch()
+    for place in ("file", "file/below"):
+        with pytest.raises(OSError, match="irectory"):
+            make_folder(home / place)

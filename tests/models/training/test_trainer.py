@@ -1,9 +1,12 @@
-"""The model's layers, the loop, and going on after a stop."""
+"""The model's layers, its loss, the steps that processes prepare, and the loop that goes on after a stop."""
 
 from __future__ import annotations
 
 import json
+import math
+import multiprocessing
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from edge.models.training import reranker  # noqa: E402
+from edge.models.training import precision, reranker  # noqa: E402
+from edge.models.training.feeding import Feed  # noqa: E402
 from edge.models.training.lists import TrainingList  # noqa: E402
-from edge.models.training.loss import LossConfig  # noqa: E402
+from edge.models.training.loss import LossConfig, list_loss  # noqa: E402
 from edge.models.training.mining import Floats, Pool, Request  # noqa: E402
 from edge.models.training.model import LayeredReranker, average, padded, pair_tokenizer  # noqa: E402
 from edge.models.training.search import Depths, Searcher  # noqa: E402
@@ -195,3 +199,125 @@ def test_only_pools_that_the_run_reads_are_mined(tiny: Path, tmp_path: Path, mon
         with pytest.raises(KeyboardInterrupt):
             reranker.main([*fixed, *(word for name in left_out for word in ("--leave-out", name))])
     assert asked == [(["one", "two"], 2), (["one"], 2), (["one", "two"], 0)]
+
+
+CONFIG = LossConfig(layers=(0.3, 1.0), binary=0.2, imitation=0.4, teacher_sharpness=1.5)
+
+
+def case(lists: int = 5, width: int = 4, seed: int = 0):  # type: ignore[no-untyped-def]
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2, lists, width, generator=generator)
+    teacher = torch.randn(lists, width, generator=generator)
+    positive = torch.zeros(lists, width)
+    positive[:, 0] = 1.0
+    return logits, positive, teacher, torch.linspace(0.0, 0.5, lists)
+
+
+def soft(values: list[float]) -> list[float]:
+    total = sum(math.exp(v) for v in values)
+    return [math.exp(v) / total for v in values]
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
+
+
+def entropy(wanted: float, given: float) -> float:
+    return -(wanted * math.log(given) + (1 - wanted) * math.log(1 - given))
+
+
+def naive(logits, teacher, trust) -> float:  # type: ignore[no-untyped-def]
+    depth, lists, width = logits.shape
+    total = 0.0
+    for layer in range(depth):
+        rank = binary = kept = 0.0
+        for n in range(lists):
+            scores, final = logits[layer, n].tolist(), logits[-1, n].tolist()
+            own, last = soft(scores), soft(final)
+            share = CONFIG.imitation if layer < depth - 1 else 0.0
+            rank += -(1 - share) * math.log(own[0]) - share * sum(
+                t * math.log(s) for t, s in zip(last, own, strict=True)
+            )
+            for k in range(width):
+                label, given = float(k == 0), sigmoid(scores[k])
+                binary += (1 - share) * entropy(label, given) + share * entropy(sigmoid(final[k]), given)
+            wanted = soft([CONFIG.teacher_sharpness * v for v in teacher[n].tolist()[1:]])
+            others = soft(scores[1:])
+            kept += -float(trust[n]) * sum(w * math.log(o) for w, o in zip(wanted, others, strict=True))
+        weight = CONFIG.layers[layer]
+        total += weight * (rank / lists + kept / lists + CONFIG.binary * binary / (lists * width))
+    return total
+
+
+def test_loss_equals_the_sum_written_out() -> None:
+    logits, positive, teacher, trust = case()
+    loss, ranking = list_loss(logits, positive, teacher, trust, CONFIG)
+    assert float(loss) == pytest.approx(naive(logits, teacher, trust), rel=1e-5)
+    assert ranking.shape == (2,)
+    with pytest.raises(ValueError, match="3 layer weights for scores of 2 layers"):
+        list_loss(logits, positive, teacher, trust, LossConfig(layers=(1.0, 1.0, 1.0)))
+
+
+def test_the_last_layer_does_not_learn_from_the_layers_below() -> None:
+    logits, positive, teacher, trust = case()
+    logits.requires_grad_()
+    only_below = LossConfig(layers=(1.0, 0.0), binary=0.2, imitation=1.0)
+    list_loss(logits, positive, teacher, trust, only_below)[0].backward()
+    assert float(logits.grad[1].abs().sum()) == 0.0
+    assert float(logits.grad[0].abs().sum()) > 0.0
+
+
+@pytest.mark.parametrize("faster", [torch.bfloat16, torch.float32])
+def test_auto_takes_the_faster_one(faster: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    precision.bfloat16_is_faster.cache_clear()
+    monkeypatch.setattr(precision, "_seconds", lambda kind: 1.0 if kind == faster else 100.0)
+    assert precision.in_bfloat16() == (faster == torch.bfloat16)
+    precision.bfloat16_is_faster.cache_clear()
+
+
+class Lists:
+    """Lists of four to six passages."""
+
+    def draw(self, number: int) -> TrainingList:
+        rng = random.Random(number)
+        passages = [" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(4 + number % 3)]
+        return TrainingList(rng.choice(WORDS), passages, [rng.random() for _ in passages], 0.1, "set")
+
+
+def feed(base: Path, workers: int = 0) -> Feed:
+    return Feed(Lists(), pair_tokenizer(base / "tokenizer.json", 32), 3, 60, workers)
+
+
+def test_a_step_holds_every_pair_once_and_lists_are_cut_to_the_shortest(tiny: Path) -> None:
+    step = feed(tiny).step(2)
+    drawn = [Lists().draw(n) for n in (6, 7, 8)]
+    assert (step.lists, step.width) == (3, 4)
+    assert sorted(step.places) == list(range(12))
+    assert torch.allclose(step.teacher, torch.tensor([row.teacher[:4] for row in drawn]))
+    tokenizer = pair_tokenizer(tiny / "tokenizer.json", 32)
+    pairs = [(row.query, passage) for row in drawn for passage in row.passages[:4]]
+    shown = [ids[mask > 0].tolist() for chunk in step.chunks for ids, mask in zip(chunk[0], chunk[1], strict=True)]
+    assert shown == [tokenizer.encode(*pairs[place]).ids for place in step.places]
+    assert step.tokens == sum(map(len, shown))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
+def test_workers_prepare_the_same_steps_from_wherever_a_run_goes_on(tiny: Path) -> None:
+    shared = feed(tiny, workers=2)
+    try:
+        for n in range(5, 14):
+            one, other = shared.step(n), feed(tiny).step(n)
+            assert (one.places, one.tokens) == (other.places, other.tokens)
+            assert all(torch.equal(a, b) for a, b in zip(sum(one.chunks, ()), sum(other.chunks, ()), strict=True))
+        with pytest.raises(ValueError, match="step 3 was asked for, but step"):
+            shared.step(3)
+    finally:
+        shared.close()
+    assert not multiprocessing.active_children()
+
+
+def test_workers_are_refused_where_nothing_forks(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    with pytest.raises(ValueError, match="--workers 0"):
+        feed(tiny, workers=1)
+    assert feed(tiny).step(0).lists == 3

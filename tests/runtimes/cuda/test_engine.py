@@ -3,9 +3,9 @@ weights and states lie; and a forgotten wait shows."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,18 +23,20 @@ from making.device_ranking import (
     scores_of,
 )
 from making.synth import synth
+from naive.simulated_streams import POLICIES, SimulatedStreams
 
+from edge.blocks import RowTable
 from edge.budget import MemoryBudget
+from edge.devices.cuda.device import CudaDevice
 from edge.errors import BudgetExceeded, CapabilityError, ConfigError, CorruptBlock
 from edge.runtimes.base import chosen_runtime
 from edge.runtimes.cuda import tokens
 from edge.runtimes.cuda.runtime import CudaRuntime
+from edge.runtimes.cuda.states import KeptPages
+from edge.runtimes.cuda.tokens import TokenTable
 from edge.runtimes.engine import Tuning
 from edge.runtimes.needs import LEAST_ROWS
 from edge.runtimes.reranker import Reranker
-
-sys.path.append(str(Path(__file__).parents[2] / "devices" / "cuda"))
-from simulated_streams import POLICIES, SimulatedStreams
 
 torch = pytest.importorskip("torch")
 
@@ -251,3 +253,75 @@ def test_pages_of_the_states_stay_locked_between_passes_and_give_way(pack: Any) 
         del made[:]
         assert scores_of(reranker, documents()) == first
         assert states in made
+
+
+SIZE = 64 << 10
+
+
+def pages(budget: MemoryBudget) -> KeptPages:
+    def pinned(nbytes: int) -> Any:
+        return SimpleNamespace(array=np.empty(nbytes, np.uint8), close=lambda: None)
+
+    return KeptPages(SimpleNamespace(host=budget, pinned=pinned))
+
+
+def test_taking_waits_for_blocks_on_their_way_to_other_caches() -> None:
+    budget = MemoryBudget(2 * SIZE, baseline=0)
+    cache = budget.reserve("lists", 2 * SIZE)
+    arrived = False
+
+    def settle() -> bool:
+        nonlocal arrived
+        was, arrived = arrived, True
+        return not was
+
+    budget.add_shrinker("lists", lambda nbytes: cache.release() if arrived else None, loss=0.0, settle=settle)
+    kept = pages(budget)
+    assert kept.take(SIZE).array.nbytes == SIZE
+    assert budget.holders() == {"hidden states": SIZE}
+    kept.give_back()
+    kept.close()
+    assert budget.used == 0
+    with pytest.raises(BudgetExceeded):
+        pages(budget).take(3 * SIZE)
+    assert budget.used == 0, "what is refused holds nothing"
+
+
+torch = pytest.importorskip("torch")
+
+CHUNK, ROWS = 8, 40
+
+
+class Rows:
+    """A table whose row r holds r in each byte, and the number of rows that were asked for."""
+
+    scales = None
+    sent = 0
+
+    def stored(self, missing: Any) -> tuple[Any, None]:
+        self.sent += len(missing)
+        return np.repeat(missing.astype(np.uint8)[:, None], 4, axis=1), None
+
+    def tables(self, longest: int) -> dict[str, Any]:
+        return {}
+
+
+def test_rows_that_most_chunks_read_stay_for_the_next_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_SHARE", 1 << 30)
+    device, rows = CudaDevice(MemoryBudget(1 << 36, baseline=0), on="cpu"), Rows()
+    model = SimpleNamespace(embedding=RowTable(0, ROWS, 4), embedding_dtype=np.dtype(np.float32))
+    table, staging = TokenTable(device), device.staging(1 << 16)
+    sent = []
+    for _ in range(3):
+        table.begin(SimpleNamespace(embedding=rows, model=model, longest=4), staging, CHUNK)  # type: ignore[arg-type]
+        for first in (0, 8, 0, 16, 0, 24, 0):
+            ids = np.arange(first, first + CHUNK, dtype=np.int32)[::-1].copy()
+            places = table._present(ids)
+            assert table._rows[torch.from_numpy(places)].numpy().tolist() == [[own] * 4 for own in ids.tolist()]
+        table.end()
+        sent.append(rows.sent - sum(sent))
+    assert sent == [48, 32, 32], "the rows that most chunks read are sent once a pass"
+    table.close()
+    staging.close()
+    device.close()
+    assert not device.memory.used
