@@ -38,6 +38,10 @@ def test_searchers_have_options_of_their_own() -> None:
     device = open_device("searchers:of=cpu,count=3,cap=10kB", MemoryBudget(1 << 20, baseline=0))
     assert (device.name, device.memory.limit) == ("3 searchers", 30_000)
     device.close()
+    ledger = MemoryBudget(1 << 36, baseline=0)
+    with pytest.raises(CapabilityError, match="no memory of its own"):
+        SearchersDevice(ledger, searchers=[CpuDevice(ledger)])
+    assert ledger.used == 0
 
 
 def test_several_remote_searchers_return_what_one_returns(tmp_path: Path) -> None:
@@ -249,13 +253,6 @@ def test_others_take_over_when_a_process_dies(tmp_path: Path, when: str) -> None
 def _kill(device: RemoteDevice) -> None:
     device._process.kill()
     device._process.wait()
-
-
-def test_a_place_in_the_hosts_memory_is_no_searcher() -> None:
-    ledger = MemoryBudget(1 << 36, baseline=0)
-    with pytest.raises(CapabilityError, match="no memory of its own"):
-        SearchersDevice(ledger, searchers=[CpuDevice(ledger)])
-    assert ledger.used == 0
 
 
 def test_a_higher_confidence_means_longer_queues() -> None:

@@ -51,6 +51,10 @@ def test_libraries_are_held_for_good_and_charged_once(tmp_path: Path, monkeypatc
     budget.hold_libraries(["heavy_two"])
     budget.hold_libraries(["heavy_one", "heavy_two"])
     assert budget.holders()["libraries"] == pytest.approx(2 * FRESH, abs=1_500_000)
+    held = budget.used
+    monkeypatch.setattr("edge.resident.anonymous_resident", iter(range(0, 10**6, 4096)).__next__)
+    budget.hold_libraries(["json"])
+    assert budget.used == held, "one that is loaded already takes nothing"
 
 
 @pytest.mark.usefixtures("settled")
@@ -68,13 +72,6 @@ def test_a_library_that_does_not_fit_is_refused_until_it_does(tmp_path: Path, mo
     other.release()
     budget.hold_libraries(["heavy_three"])  # it is there already, and does not make the process grow any more
     assert budget.holders()["libraries"] == pytest.approx(FRESH, abs=1_500_000)
-
-
-def test_a_library_that_is_loaded_already_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    budget = MemoryBudget(10**12, baseline=0)
-    monkeypatch.setattr("edge.resident.anonymous_resident", iter(range(0, 10**6, 4096)).__next__)
-    budget.hold_libraries(["json"])
-    assert budget.used == 0
 
 
 @pytest.mark.usefixtures("settled")
@@ -279,10 +276,7 @@ def test_the_limit_that_a_refusal_names_is_accepted_and_a_byte_less_than_needed_
         plan.check(budget)
     assert caught.value.needed == 42 * MB + SPREAD
     plan.check(MemoryBudget(caught.value.needed, baseline=10 * MB))
-
-
-def test_caches_give_way_to_a_plan() -> None:
     budget = MemoryBudget(50 * MB, baseline=0)
     cache = Cache(budget, "cache", 40 * MB, loss=1)
     Plan("searching", [Stage("reranking", own=30 * MB)]).check(budget)
-    assert cache.lease.nbytes <= 20 * MB
+    assert cache.lease.nbytes <= 20 * MB, "caches give way to a plan"

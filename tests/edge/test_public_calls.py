@@ -100,17 +100,10 @@ def test_calls_that_do_not_match_the_signature() -> None:
     assert Door("a").path == "a"
     assert Door.stand("a") == "a"
     assert Door()._inner(1) == 1  # type: ignore[arg-type]
-
-
-def test_the_door_looks_like_what_it_guards() -> None:
-    assert Door.take.__name__ == "take"
-    assert Door.take.__annotations__["text"] == "str"
-
-
-def test_numbers_that_no_database_holds_are_refused() -> None:
     with pytest.raises(RangeError, match="count has more than 63 bits"):
         Door().take(count=2**63)
     assert Door().take(count=2**63 - 1) == "taken"
+    assert (Door.take.__name__, Door.take.__annotations__["text"]) == ("take", "str"), "it looks like what it guards"
 
 
 @pytest.mark.parametrize("name", ["Reranker", "Embedder", "Collection", "Memory", "Assistant", "Client"])

@@ -86,6 +86,10 @@ def test_what_is_seen_of_a_pair() -> None:
         "form": [], "unknown": [0, 2, 3, 5, 6, 7, 8, 9, 10], "first": [0, 4], "mark": [5],
     }  # fmt: skip
     assert np.argwhere(np.triu(pair.common)).tolist() == [[0, 6], [1, 7], [2, 8]]
+    keys = np.sort(np.array([key(word) for word in ("live", "moved", "zoo", "a")], np.uint32))
+    found = SortedVocabulary(keys)
+    assert [found.get(int(one), 0) for one in keys] == [1, 2, 3, 4]
+    assert [found.get(int(one), 0) for one in (*(keys + 1), 0, 2**32 - 1)] == [0] * 6
 
 
 def test_the_program_computes_what_was_fitted(tmp_path: Path) -> None:
@@ -110,14 +114,6 @@ def test_the_program_computes_what_was_fitted(tmp_path: Path) -> None:
     found = StatementModel.open(tmp_path / "m.npz").probabilities([(pair.old, pair.new) for pair in made])
     assert np.abs(found - torch.sigmoid(odds).numpy()).max() < 0.05
     assert found.std() > 0.1
-
-
-def test_a_word_is_looked_up_by_its_key() -> None:
-    keys = np.sort(np.array([key(word) for word in ("live", "moved", "zoo", "a")], np.uint32))
-    vocabulary = SortedVocabulary(keys)
-    assert [vocabulary.get(int(one), 0) for one in keys] == [1, 2, 3, 4]
-    assert [vocabulary.get(int(one) + 1, 0) for one in keys] == [0] * 4
-    assert vocabulary.get(0, 0) == vocabulary.get(2**32 - 1, 0) == 0
 
 
 def test_the_pairs_that_are_made() -> None:

@@ -112,6 +112,9 @@ def test_all_other_families_are_refused_by_name() -> None:
     for kind in others:
         with pytest.raises(ModelError, match=f"architecture '{kind}' is not supported"):
             family_of({"model_type": kind})
+    assert len({*TINY, *OTHERS}) > 30, "are walked below"
+    listed = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "model_keys.py"))["OTHERS"]
+    assert set(OTHERS) == set(listed.split())
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first-token", "last-token"])
@@ -140,12 +143,9 @@ def test_a_decoder_with_a_head_of_its_own_is_refused(tmp_path: Path) -> None:
     folder = saved(model, tmp_path / "checkpoint", {}, "qwen3-reranker")
     with pytest.raises(ModelError, match=r"score\.weight"):
         pack(folder, tmp_path / "pack")
-
-
-def test_labels_of_tokens_are_no_scores(tmp_path: Path) -> None:
     model = built("bert", {**ENCODER, "num_labels": 1}, "AutoModelForTokenClassification")
-    folder = saved(model, tmp_path / "checkpoint", {}, "bert-embedder")
-    with pytest.raises(ModelError, match="BertForTokenClassification"):
+    folder = saved(model, tmp_path / "tokens", {}, "bert-embedder")
+    with pytest.raises(ModelError, match="BertForTokenClassification"):  # labels of tokens are no scores
         pack(folder, tmp_path / "pack")
 
 
@@ -238,12 +238,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "modernbert-decoder": {}, "nystromformer": {}, "rembert": {"input_embedding_size": 32}, "roberta-prelayernorm": {},
     "roc_bert": {}, "roformer": {"embedding_size": 32}, "splinter": {}, "xlm-roberta-xl": {}, "xmod": {},
 }  # fmt: skip
-
-
-def test_thirty_families_are_walked_and_named() -> None:
-    assert len({*TINY, *OTHERS}) > 30
-    listed = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "model_keys.py"))["OTHERS"]
-    assert set(OTHERS) == set(listed.split())
 
 
 @pytest.mark.parametrize("kind", OTHERS)

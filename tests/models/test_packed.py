@@ -157,12 +157,10 @@ def test_tensors_are_views_of_the_buffer(original: Path) -> None:
         block = model.layer_blocks[1]
         buffer = np.zeros(model.file.nbytes(block) + 100, np.uint8)
         model.file.read(block, buffer.data)
-        tensors = model.tensors(block, buffer)
-        assert all(np.shares_memory(value, buffer) for value in tensors.values())
-        for name, value in model.tensors(block, buffer.data).items():
-            np.testing.assert_array_equal(value, tensors[name])
-        buffer[:] = 0
-        assert not any(value.any() for value in tensors.values())
+        for given in (buffer, buffer.data):
+            for name, value in model.tensors(block, given).items():
+                assert np.shares_memory(value, buffer)
+                np.testing.assert_array_equal(value, model.load(block)[name])
 
 
 @pytest.fixture
@@ -221,16 +219,7 @@ def test_a_folder_of_the_working_directory_does_not_pass_for_a_known_model(
         resolve(f"./{DEFAULT_EMBEDDER}", kind="reranker")
 
 
-def test_the_models_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGE_MODELS_DIR", str(tmp_path))
-    assert models_dir() == tmp_path
-    assert models_dir(tmp_path / "chosen") == tmp_path / "chosen"
-    monkeypatch.delenv("EDGE_MODELS_DIR")
-    assert models_dir().name == "models"
-    assert "edge-rag" in str(models_dir())
-
-
-def test_known_models_are_complete() -> None:
+def test_known_models_are_complete_and_have_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert KNOWN[DEFAULT_RERANKER].kind == "reranker"
     assert KNOWN[DEFAULT_EMBEDDER].kind == "embedder"
     for name, known in KNOWN.items():
@@ -239,6 +228,11 @@ def test_known_models_are_complete() -> None:
         assert known.source != "wheel" or (known.wheel_sha256 and known.folder and all(known.files.values())), name
         assert all(len(digest) == 64 for digest in known.files.values()), name
         assert known.kind != "generator" or [file.endswith(".gguf") for file in known.files] == [True], name
+    monkeypatch.setenv("EDGE_MODELS_DIR", str(tmp_path))
+    assert models_dir() == tmp_path
+    assert models_dir(tmp_path / "chosen") == tmp_path / "chosen"
+    monkeypatch.delenv("EDGE_MODELS_DIR")
+    assert (models_dir().name, "edge-rag" in str(models_dir())) == ("models", True)
 
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")

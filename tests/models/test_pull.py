@@ -127,13 +127,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-def test_from_a_folder(golden: Path, models: Path) -> None:
-    with pull(golden / "bert-reranker", "fp16") as model:
-        assert (model.name, model.spec.layer.precision) == ("bert-reranker", "fp16")
-    assert names(models) == ["bert-reranker"]
-    registry.resolve("bert-reranker").close()
-
-
 def test_from_the_hub(hub: Hub, models: Path) -> None:
     with pull("org/model", "fp32") as model:
         model.verify()
@@ -202,8 +195,11 @@ def test_a_model_replaces_none_that_only_has_its_name(
         assert model.origin["hub"] == "org/model"
 
 
-def test_a_near_name_is_suggested(golden: Path, models: Path) -> None:
-    pull(golden / "bert-reranker").close()
+def test_from_a_folder_and_a_near_name_is_suggested(golden: Path, models: Path) -> None:
+    with pull(golden / "bert-reranker", "fp16") as model:
+        assert (model.name, model.spec.layer.precision) == ("bert-reranker", "fp16")
+    assert names(models) == ["bert-reranker"]
+    registry.resolve("bert-reranker").close()
     with pytest.raises(ModelError, match=r"; did you mean bert-reranker"):
         registry.resolve("bert-rerankre")
     for name, meant in (("all-minilm-l6-v2", "all-MiniLM-L6-v2"), ("BGE-small", "bge-small-en-v1.5")):
@@ -438,7 +434,7 @@ def test_another_file_than_the_pinned_one_is_refused(
 
 
 @pytest.mark.usefixtures("tiny", "models")
-def test_other_files_are_not_overwritten(tmp_path: Path) -> None:
+def test_other_files_are_not_overwritten_and_a_generator_is_no_packed_model(tmp_path: Path) -> None:
     mine = tmp_path / "mine.gguf"
     mine.write_bytes(b"something else")
     with pytest.raises(StorageError, match="not overwritten"):
@@ -446,10 +442,6 @@ def test_other_files_are_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is a folder"):
         pull_generator("tiny", tmp_path)
     assert mine.read_bytes() == b"something else"
-
-
-@pytest.mark.usefixtures("tiny", "models")
-def test_a_generator_is_no_packed_model() -> None:
     with pytest.raises(ModelError, match="GGUF"):
         pull("tiny")
     with pytest.raises(ModelError, match="--llm tiny"):

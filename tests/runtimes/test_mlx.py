@@ -98,12 +98,6 @@ def test_sequences_of_similar_length_share_a_call(layers: Any, monkeypatch: pyte
     assert [(shape[0], shape[2]) for shape in calls] == [(4, 5), (2, 21), (1, 1)]
 
 
-def test_missing_library(monkeypatch: pytest.MonkeyPatch, model_layer: LayerSpec) -> None:
-    monkeypatch.setitem(sys.modules, "mlx.core", None)
-    with pytest.raises(CapabilityError, match=r'pip install "edge-rag\[mlx\]"'):
-        MlxRuntime().layer_kernel(model_layer, threads=1)
-
-
 def test_a_layer_is_bound_without_a_copy(tmp_path: Path) -> None:
     mx = pytest.importorskip("mlx.core")
     with synth("tiny-bert", tmp_path / "pack", "fp32") as model, Lane() as lane:
@@ -134,8 +128,11 @@ def test_the_device_ranks_as_the_reference_does(pack: Any, precision: str, tunin
     ranks_as_the_reference(on_device, pack("tiny-bert", precision), tuning, precision, 1e-5)
 
 
-def test_it_has_no_memory_of_its_own_to_limit(tmp_path: Path) -> None:
+def test_it_has_no_memory_of_its_own_to_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlx.core")
     given = config(device="metal", device_memory="2GB")
     with synth("tiny-bert", tmp_path / "pack") as model, pytest.raises(ConfigError, match="metal cannot be used"):
         runtime_for(chosen_runtime(given), model.spec.layer)
+    monkeypatch.setitem(sys.modules, "mlx.core", None)
+    with pytest.raises(CapabilityError, match=r'pip install "edge-rag\[mlx\]"'):
+        MlxRuntime().layer_kernel(model.spec.layer, threads=1)

@@ -18,7 +18,6 @@ from naive.peaks import check_workspaces
 from edge.errors import CapabilityError
 from edge.models.spec import LayerSpec
 from edge.runtimes import onnx, onnx_layer
-from edge.runtimes.base import load_runtime
 from edge.runtimes.onnx import OnnxLayerKernel, OnnxRuntime
 
 
@@ -42,10 +41,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_blocks")
 class TestContractInBlocks(TwinContract):
     pass
-
-
-def test_found_by_name() -> None:
-    assert isinstance(load_runtime("onnx"), OnnxRuntime)
 
 
 @pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])

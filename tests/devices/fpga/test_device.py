@@ -114,7 +114,7 @@ def test_its_estimate_is_a_models() -> None:
     assert not Estimate(1.0, 1.0, 1).modelled, "what a device measures is not modelled"
 
 
-def test_a_codec_whose_design_does_not_fit_the_chip_is_refused() -> None:
+def test_a_codec_whose_design_does_not_fit_the_chip_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The product's own codes of 384 components: 96 bytes, for each of which a unit has a memory block."""
     vectors = np.random.default_rng(0).standard_normal((300, 384)).astype(np.float32)
     codec, budget = trained("pq", vectors), MemoryBudget(1 << 36, baseline=0)
@@ -127,6 +127,11 @@ def test_a_codec_whose_design_does_not_fit_the_chip_is_refused() -> None:
         assert "pq codes of 96 bytes" in str(refused.value)
     with closing(FpgaDevice(budget, units=1)) as device:
         assert (device.search(request).labels >= 0).all()
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    ledger = MemoryBudget(1 << 36, baseline=0)
+    with pytest.raises(CapabilityError, match=r"pip install|install g\+\+"):  # without a compiler
+        open_device("fpga:simulate", ledger)
+    assert ledger.used == 0
 
 
 def test_a_scan_is_no_faster_than_the_memory_of_codes() -> None:
@@ -136,14 +141,6 @@ def test_a_scan_is_no_faster_than_the_memory_of_codes() -> None:
     assert bound.scan == 5 * free.scan
     few = Shape("bytes", 384, 0, units=1, results=32, kept=32, lanes=8)
     assert stages(few, [80_000]) == stages(few, [80_000], BUS)
-
-
-def test_without_a_compiler_a_simulation_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    ledger = MemoryBudget(1 << 36, baseline=0)
-    with pytest.raises(CapabilityError, match=r"pip install|install g\+\+"):
-        open_device("fpga:simulate", ledger)
-    assert ledger.used == 0
 
 
 @simulated

@@ -13,7 +13,7 @@ from naive.residency import LeastRecent
 
 from edge.blocks import BlockId, Extent
 from edge.cache.cached_block import DecayedHotness, Policy, page_buffer
-from edge.cache.lookahead import DemandShadow, Displacement, Lookahead, MissCurve, Predicted, bytes_to_fetch
+from edge.cache.lookahead import DemandShadow, Displacement, Lookahead, MissCurve, Predicted
 from edge.cache.residency import Admitted
 from edge.link import Lane
 
@@ -107,14 +107,10 @@ def test_after_the_window_it_goes_on_for_the_overrun() -> None:
 def test_blocks_that_are_spared_are_guarded_before_anything_is_fetched() -> None:
     room = Room()
     room.resident = {("file", 3)}
-    looked_ahead(room, [group_of(0)], spared=[("file", 0), ("file", 3)])
+    displaced = Displacement()
+    looked_ahead(room, [group_of(0), group_of(1)], spared=[("file", 0), ("file", 3)], displacement=displaced)
     assert room.guarded == [("file", 3)]
-
-
-def test_what_made_room_is_noted_as_displaced() -> None:
-    displacement = Displacement()
-    looked_ahead(Room(), [group_of(0), group_of(1)], displacement=displacement)
-    assert displacement.keys == {"for 0", "for 1"}
+    assert displaced.keys == {"for 0", "for 1"}, "what made room is noted"
 
 
 @pytest.mark.parametrize(("needs", "dropped"), [([[0, 5]], [1]), ([], [0, 1])])
@@ -136,10 +132,6 @@ def test_a_batch_is_compared_with_what_all_its_searches_needed() -> None:
     for needed in (1.0, 2.0):
         untaught.observe([needed] * 4096)
     assert untaught.points()[1][0] == 2.0, "the oldest are forgotten"
-
-
-def test_a_step_at_the_windows_very_end_is_reached() -> None:
-    assert bytes_to_fetch(100, 1.0, [(0, 1.0), (100, 0.0), (150, 0.0)], 5.0) == 100
 
 
 def shadow_of(*held: int, policy: Policy | None = None) -> DemandShadow:

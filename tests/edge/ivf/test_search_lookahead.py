@@ -268,6 +268,8 @@ def test_a_window_has_no_negative_length_and_a_dead_link_fetches_nothing() -> No
     with pytest.raises(InputError):
         bytes_to_fetch(1.0, -1.0, [], 0.0)
     assert bytes_to_fetch(0, 1.0, [], 1.0) == 0
+    steps = [(0.0, 1.0), (100.0, 0.0), (150.0, 0.0)]
+    assert bytes_to_fetch(100, 1.0, steps, 5.0) == 100, "a step at its very end is reached"
 
 
 def test_the_miss_curve_is_what_was_needed() -> None:

@@ -291,10 +291,8 @@ def test_a_steady_machine_is_known_within_a_tenth() -> None:
 
 def test_an_unsteady_machine_is_hardly_late() -> None:
     random = np.random.default_rng(5)
-    pace = SearchCost()
-    late = 0
-    for turn in range(300):
-        taken = float(random.lognormal(0.0, 0.3))
+    pace, late = SearchCost(), 0
+    for turn, taken in enumerate(random.lognormal(0.0, 0.3, 300).tolist()):
         promised = pace.seconds(np.array([500]), np.array([1000]), 1000.0)
         late += turn >= 20 and promised is not None and taken > 1.1 * promised[0]
         pace.learn(500, 1000, taken, 1000.0)

@@ -256,15 +256,6 @@ def test_the_choice_is_kept_while_the_index_grows(rig: IndexRig) -> None:
     rig.check()
 
 
-def test_cleared_vectors_take_their_tuning_along(rig: IndexRig) -> None:
-    train(rig, EVERY[2])
-    with rig.database.write() as db:
-        assert IndexManifest(db).tuned() is not None
-        rig.index.clear(db)
-        assert IndexManifest(db).tuned() is None
-    assert rig.snapshot().tuned is None
-
-
 @pytest.mark.parametrize(
     "change", ["record = x'7b7d'", "record = x'00'", "crc = crc + 1", "record = x'5b315d', crc = 0"]
 )
@@ -275,11 +266,11 @@ def test_a_damaged_record_is_reported(rig: IndexRig, change: str) -> None:
         db.execute(f"UPDATE ivf_tuning SET {change}")
         with pytest.raises(CorruptBlock, match="the record of its tuning"):
             IndexManifest(db).tuned()
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"goal": {}, "parameters": {}}', "nothing"])
-def test_a_record_of_another_form_is_damage(text: str) -> None:
-    with pytest.raises(CorruptBlock, match="cannot be read"):
-        Tuned.from_json(text)
+        rig.index.clear(db)
+        assert IndexManifest(db).tuned() is None, "cleared vectors take their tuning along"
+    assert rig.snapshot().tuned is None
+    for text in ("", "[]", "{}", '{"goal": {}, "parameters": {}}', "nothing"):
+        with pytest.raises(CorruptBlock, match="cannot be read"):
+            Tuned.from_json(text)
     whole = chosen(EVERY[2])
     assert Tuned.from_json(whole.to_json()) == whole

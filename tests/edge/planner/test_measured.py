@@ -63,13 +63,6 @@ def test_profiles_of_other_devices_are_found_beside_those_of_other_machines(tmp_
     assert [one.conditions["device"] for one in found] == ["", "cuda"]
 
 
-def test_what_no_measurement_can_be_is_refused() -> None:
-    with pytest.raises(InputError, match="at least 0"):
-        reading(10, rerank=-1.0)
-    with pytest.raises(InputError, match="from 0 to 1"):
-        reading(10, written=1.5)
-
-
 def test_the_mean_time_counts_refused_questions_without_an_answer() -> None:
     found = reading(10, rerank=0.1, write=2.0, written=0.6, draft=0.5)
     assert found.seconds == pytest.approx(0.01 + 0.02 + 0.1 + 2.0 + 0.005)
@@ -78,6 +71,10 @@ def test_the_mean_time_counts_refused_questions_without_an_answer() -> None:
     (alone,) = MachineProfile(CONDITIONS, [found]).servings()  # without a server
     assert alone.company.manner.answers == 1
     assert alone.plan("plain").outcome.throughput == pytest.approx(1 / found.mean_seconds)
+    with pytest.raises(InputError, match="at least 0"):
+        reading(10, rerank=-1.0)
+    with pytest.raises(InputError, match="from 0 to 1"):
+        reading(10, written=1.5)
 
 
 def simulated(rate: float, answers: int, first: float, rest: float, requests: int = 20_000) -> float:

@@ -113,6 +113,9 @@ def test_what_a_schedule_costs() -> None:
     assert outcome.throughput == pytest.approx(1 / shared)
     assert outcome.throughput_per_device == pytest.approx(1 / shared / 12)
     assert outcome.objectives == pytest.approx((outcome.ttft, outcome.tpot, 12 * shared, outcome.nbytes))
+    one, other = Outcome(0.1 + 0.2, 1.0, 1.0, 3, 5.0), Outcome(0.3, 1.0, 1.0, 3, 5.0)
+    assert one.ttft != other.ttft
+    assert one.objectives == other.objectives == (0.3, 1.0, 3.0, 5.0), "compared to twelve digits"
 
 
 def test_models_of_one_name_stand_in_a_group_once() -> None:
@@ -171,11 +174,8 @@ def test_reading_and_writing_by_hand() -> None:
     assert forward_seconds(SMALL, 1000, 4, XPU) == pytest.approx(max(1.0, 2e9 / 2e9, sent / 1e6))
     assert step_seconds(SMALL, 8, 5000, 1, XPU) == pytest.approx((2e9 + 8 * 1000 * 5000) / 0.5e9)
     assert step_seconds(SMALL, 10_000, 0, 1, XPU) == pytest.approx(2 * 1e9 * 10_000 / 0.5e12)
-
-
-def test_copies_of_an_encoder_share_the_texts() -> None:
     stage = Stage("encode", "encode", replace(SMALL, kv_nbytes=0), 10_000)
-    (point,) = accelerator_points(stage, [4], [2], XPU)
+    (point,) = accelerator_points(stage, [4], [2], XPU)  # copies share the texts
     assert point.latency == point.interval == pytest.approx(2 * 1e9 * 2 * 10_000 / 4 / 0.5e12)
     assert (point.weights, point.working, point.how) == (4 * 2e9, 0, "4 copies")
 
@@ -222,12 +222,6 @@ def test_points_that_another_one_beats_are_left_out() -> None:
     assert sorted(map(repr, kept)) == sorted(map(repr, [best, *other]))
 
 
-def test_an_outcome_is_compared_to_twelve_digits() -> None:
-    one, other = Outcome(0.1 + 0.2, 1.0, 1.0, 3, 5.0), Outcome(0.3, 1.0, 1.0, 3, 5.0)
-    assert one.ttft != other.ttft
-    assert one.objectives == other.objectives == (0.3, 1.0, 3.0, 5.0)
-
-
 C = ACCELERATORS["xpu-c"]
 CHIPS = [1, 2, 4, 8, 16]
 
@@ -260,12 +254,6 @@ def test_a_database_and_a_model_need_devices_that_hold_them() -> None:
         modelled_tables(PUBLISHED["case-2"], C, chips=[1], servers=[1], batches=[1])
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_schema_survives_being_written(name: str) -> None:
-    schema = PUBLISHED[name]
-    assert RagSchema.from_json(json.dumps(schema.to_json())) == schema
-
-
 def test_a_model_may_be_named_or_described() -> None:
     text = '{"name": "mine", "llm": {"params": 135e6, "kv_nbytes": 46080}, "reranker": "encoder-120m"}'
     schema = RagSchema.from_json(text)
@@ -273,6 +261,8 @@ def test_a_model_may_be_named_or_described() -> None:
     assert schema.llm.name == "llm"
     assert schema.reranker is not None
     assert [stage.name for stage in schema.stages()] == ["retrieve", "rerank", "prefill", "decode"]
+    for written in PUBLISHED.values():
+        assert RagSchema.from_json(json.dumps(written.to_json())) == written
 
 
 @pytest.mark.parametrize(

@@ -55,13 +55,6 @@ def test_rows_are_the_tables_and_what_is_forgotten_was_not_used_longest(
     assert [counters.get(f"rows.{name}", 0) for name in ("hits", "misses", "bytes")] == [hits, misses, misses * 8]
 
 
-def test_prefetch_makes_rows_resident_up_to_the_capacity() -> None:
-    cache, source, _ = cache_of(3)
-    cache.prefetch(np.array([1, 5, 6, 7]))
-    cache.gather(np.array([6, 1, 5]))
-    assert source.reads == [[1, 5, 6]]
-
-
 def test_memory_is_leased_to_the_byte_and_given_back() -> None:
     cache, source, budget = cache_of(ROWS * 2)
     assert cache.capacity == ROWS
@@ -114,3 +107,7 @@ def test_a_failed_read_leaves_the_cache_as_it_was(monkeypatch: pytest.MonkeyPatc
     source.reads.clear()
     np.testing.assert_array_equal(cache.gather(np.array([0, 1, 2])), TABLE[[0, 1, 2]])
     assert source.reads == []
+    cache, source, _ = cache_of(3)
+    cache.prefetch(np.array([1, 5, 6, 7]))
+    cache.gather(np.array([6, 1, 5]))
+    assert source.reads == [[1, 5, 6]], "rows are made resident up to the capacity"

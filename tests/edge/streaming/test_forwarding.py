@@ -167,15 +167,6 @@ def test_states_equal_those_of_each_sequence_alone(
         rig.close()
 
 
-def test_nobody_to_forward_is_no_error() -> None:
-    rig = Rig([], 2, 4, None)
-    watcher = Watcher({})
-    rig.run(watcher)
-    assert watcher.decisions[0] == (1, [])
-    assert rig.kernel.runs == 0
-    rig.close()
-
-
 @pytest.mark.parametrize("offload", [False, True])
 def test_an_error_in_the_kernel_leaves_everything_usable(tmp_path: Path, offload: bool) -> None:
     rig = Rig([3, 3, 2, 2], 3, 3, tmp_path if offload else None)
@@ -202,6 +193,11 @@ def test_what_the_last_layer_gives_is_not_stored(tmp_path: Path) -> None:
         rig.run(Watcher({}))
     rig.source.broken = set()
     rig.run(Watcher({}))
+    rig.close()
+    rig = Rig([], 2, 4, None)
+    nobody = Watcher({})
+    rig.run(nobody)
+    assert (nobody.decisions[0], rig.kernel.runs) == ((1, []), 0)
     rig.close()
 
 

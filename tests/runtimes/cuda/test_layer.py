@@ -72,7 +72,7 @@ def test_int8_layers_are_widened(layers: Any, kind: str, compute: str, fused: bo
     assert apart.max() < (1e-5 if compute == "float32" else 0.01)
 
 
-def test_found_by_name_with_its_options() -> None:
+def test_found_by_name_with_its_options(layers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(load_runtime("cuda:cap=2GB"), CudaRuntime)
     first = load_runtime("cuda:on=cuda:1+cuda:0,count=2")
     assert isinstance(first, CudaRuntime)
@@ -81,10 +81,7 @@ def test_found_by_name_with_its_options() -> None:
         load_runtime("cuda:compute=float8")
     with pytest.raises(ConfigError, match="integer or wide, not 'narrow'"):
         load_runtime("cuda:int8=narrow")
-
-
-def test_missing_library(monkeypatch: pytest.MonkeyPatch, model_layer: LayerSpec) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setattr("edge.devices.cuda.card._open", {})  # where another test may have left a card
     with pytest.raises(CapabilityError, match=r'pip install "edge-rag\[cuda\]"'):
-        CudaRuntime(on="cpu").layer_kernel(model_layer, threads=1)
+        CudaRuntime(on="cpu").layer_kernel(layers.BERT, threads=1)

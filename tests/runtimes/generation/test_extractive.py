@@ -69,13 +69,9 @@ def test_an_answer_keeps_to_its_length() -> None:
     assert answer(generator, max_tokens=13) == "The river floods in spring. [1] In summer the river is low. [2]"
     assert answer(generator, max_tokens=12) == "The river floods in spring. [1]"
     assert answer(generator, max_tokens=4) == "The river floods [1]"
-
-
-def test_documents_beyond_the_context_are_left_out_from_the_end() -> None:
-    generator = ExtractiveGenerator(shared_words)
     generator.context = 5 + 8 + 3
     assert answer(generator) == "The river floods in spring. [1] Boats are red. [1]"
-    assert generator.stats.dropped_documents == 2
+    assert generator.stats.dropped_documents == 2, "beyond the context, from the end"
 
 
 def test_cancelled() -> None:

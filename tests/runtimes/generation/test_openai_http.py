@@ -267,17 +267,10 @@ def test_tokens_of_one_event_are_cut(server: Server, generator: OpenAIGenerator)
         assert generator.stats.finish == "length"
     assert "".join(p.text for p in generator.stream(QUESTION, Sampling(max_tokens=7, stop=("b",)))) == "a"
     assert generator.stats.finish == "stop"
-
-
-def test_tokens_within_a_character_count(server: Server, generator: OpenAIGenerator) -> None:
-    """It is given whole, though it is longer than the answer may be; nothing is after it."""
-
-    def event(text: str, *tokens: str) -> str:
-        content = [{"token": token, "logprob": -0.5} for token in tokens]
-        return f"data: {json.dumps({'choices': [{'delta': {'content': text}, 'logprobs': {'content': content}}]})}"
-
-    server.lines = [event("\U0001f642", *["\ufffd"] * 4), event("abcde", *"abcde")]
-    assert [piece.text for piece in generator.stream(QUESTION, Sampling(max_tokens=3))] == ["\U0001f642"]
+    emoji = {"delta": {"content": "\U0001f642"}, "logprobs": {"content": [{"token": "\ufffd", "logprob": -0.5}] * 4}}
+    server.lines = [f"data: {json.dumps({'choices': [emoji]})}", f"data: {json.dumps(event)}"]
+    pieces = list(generator.stream(QUESTION, Sampling(max_tokens=3)))
+    assert [piece.text for piece in pieces] == ["\U0001f642"], "a character is given whole, and its tokens count"
 
 
 BOMB = gzip.compress(b"data: " + bytes(1 << 24))
@@ -325,12 +318,9 @@ def test_only_this_machine_unless_allowed() -> None:
     for url in ("http://localhost:1/v1", "http://127.0.0.2/v1", "http://[::1]:8080"):
         OpenAIGenerator(url).close()
     OpenAIGenerator("https://example.com/v1", remote=True).close()
-
-
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "ftp://127.0.0.1", "http://", "http://127.0.0.1:port/v1"])
-def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(ConfigError, match="no address of a server"):
-        OpenAIGenerator(url)
+    for url in ("", "127.0.0.1:8080", "ftp://127.0.0.1", "http://", "http://127.0.0.1:port/v1"):
+        with pytest.raises(ConfigError, match="no address of a server"):
+            OpenAIGenerator(url)
 
 
 @pytest.mark.parametrize("choices", [None, [], {}, 0, "", "absent"])
