@@ -345,13 +345,9 @@ def test_what_is_no_pack_is_not_overwritten(golden: Path, tmp_path: Path) -> Non
         pack(golden / "bert-reranker", tmp_path / "file")
     (tmp_path / "empty").mkdir()
     pack(golden / "bert-reranker", tmp_path / "empty").close()
-
-
-@POSIX
-def test_a_place_that_cannot_be_written(golden: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="cannot be created"):
-        pack(golden / "bert-reranker", tmp_path / "file" / "pack")
+    if os.name != "nt":
+        with pytest.raises(StorageError, match="cannot be created"):
+            pack(golden / "bert-reranker", tmp_path / "file" / "pack")
 
 
 def test_the_files_of_a_killed_pack_are_cleared_and_those_of_others_left_alone(golden: Path, tmp_path: Path) -> None:

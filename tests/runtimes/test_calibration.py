@@ -190,14 +190,6 @@ def test_margins_are_the_smallest_that_keep_the_target_in_every_domain(mode: Mod
         assert all(kept(share, smaller) < 0.95 for smaller in MARGINS if smaller < margin)
 
 
-def test_between_two_shares_the_margin_lies_between_theirs() -> None:
-    forecast = replace(plain((0.0,)), margins={"ranked": ((0.1, 2.0), (0.5, 1.0))})
-    assert forecast.margin("ranked", 3, 10) == pytest.approx(1.5)
-    assert forecast.margin("ranked", 1, 60) == 2.0
-    assert forecast.margin("ranked", 9, 10) == 1.0
-    assert forecast.margin("top-k", 3, 10) is None
-
-
 def test_wider_margins_cost_more_and_miss_less() -> None:
     noise = (1.0, 0.4, 0.2, 0.0)
     records = noisy(5, 20, noise)
@@ -207,6 +199,9 @@ def test_wider_margins_cost_more_and_miss_less() -> None:
     assert [r.overlap for r in rows] == sorted(r.overlap for r in rows)
     assert rows[-1].overlap == rows[-1].evaluations == 1.0
     assert rows[-1].precision == rows[-1].full_precision
+    forecast = replace(plain((0.0,)), margins={"ranked": ((0.1, 2.0), (0.5, 1.0))})
+    assert [forecast.margin("ranked", k, n) for k, n in ((1, 60), (3, 10), (9, 10))] == [2.0, pytest.approx(1.5), 1.0]
+    assert forecast.margin("top-k", 3, 10) is None
 
 
 def test_full_depth_on_retrieved_candidates_is_the_blended_order(reranker: Reranker) -> None:

@@ -174,18 +174,14 @@ def test_sentences(text: str, expected: list[str]) -> None:
     assert sentences(text) == expected
 
 
-@given(st.text(alphabet='aB. !?\n。")', max_size=60))
+@given(st.text(alphabet='aB1. !?\n。")*', max_size=60))
 def test_sentences_stand_where_they_are_said_to(text: str) -> None:
     found = [text[start:end] for start, end in spans(text)]
     assert [" ".join(part.split()) for part in found] == sentences(text)
     assert all(part == part.strip() for part in found)
     assert [char for part in found for char in part if char.isalnum()] == [char for char in text if char.isalnum()]
-
-
-@given(st.text(alphabet='aB1. !?\n。"*', max_size=60))
-def test_only_white_space_lies_between_a_sentence_and_the_next(text: str) -> None:
     last = 0
     for end, begin in boundaries(text):
         assert last <= end <= begin
-        assert not text[end:begin].strip()
+        assert not text[end:begin].strip(), "only white space lies between a sentence and the next"
         last = begin

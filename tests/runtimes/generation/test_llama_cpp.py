@@ -88,6 +88,10 @@ def test_the_prompt_is_the_template_filled_in(open_llama: Open) -> None:
     )
     expected = [1, *model.tokenize(whole, control=True, continues=False)]
     assert prompt_of(generator, DOCUMENTS[:1]) == expected
+    begun, builder = [*MESSAGES, Message("assistant", words(5, 3))], generator._builder  # an answer is continued
+    assert builder.build(begun, [], 8).question[:-5] == builder.build(MESSAGES, [], 8).question
+    assert builder.build(begun, [], 8).path == builder.build(MESSAGES, [], 8).path
+    assert answer(generator, messages=begun)
 
 
 def test_texts_cannot_write_control_tokens(open_llama: Open) -> None:
@@ -104,15 +108,6 @@ def test_texts_cannot_write_control_tokens(open_llama: Open) -> None:
         return [token for part in (*(s.tokens for s in prompt.path), prompt.question) for token in part].count(end[0])
 
     assert controls(attacked) == controls(harmless) == 2
-
-
-def test_a_begun_answer_is_continued(open_llama: Open) -> None:
-    generator = open_llama()
-    begun = [*MESSAGES, Message("assistant", words(5, 3))]
-    builder = generator._builder
-    assert builder.build(begun, [], 8).question[:-5] == builder.build(MESSAGES, [], 8).question
-    assert builder.build(begun, [], 8).path == builder.build(MESSAGES, [], 8).path
-    assert answer(generator, messages=begun)
 
 
 def test_sampling_is_reproducible_and_seeded(open_llama: Open) -> None:
@@ -151,15 +146,6 @@ def test_sampled_tokens_lie_within_their_limit(open_llama: Open, monkeypatch: py
     assert any(chosen)
 
 
-def test_stop_string_ends_the_answer_inside_a_token(open_llama: Open) -> None:
-    generator = open_llama()
-    full = text(answer(generator, Sampling(max_tokens=30)))
-    stop = full[7:10]
-    found = text(answer(generator, Sampling(max_tokens=30, stop=(stop, "never there"))))
-    assert found == full[: full.index(stop)]
-    assert generator.stats.finish == "stop"
-
-
 def test_stats_and_counters(open_llama: Open) -> None:
     trace = Trace(events=True)
     generator = open_llama(trace=trace)
@@ -170,6 +156,10 @@ def test_stats_and_counters(open_llama: Open) -> None:
     assert (stats.cached_tokens, stats.dropped_documents, stats.finish) == (0, 0, "length")
     assert 0 < stats.ttft_s <= stats.seconds
     assert generator.count(words(50)) == 50
+    full = text(answer(generator, Sampling(max_tokens=30)))
+    stop = full[7:10]  # inside a token
+    assert text(answer(generator, Sampling(max_tokens=30, stop=(stop, "never there")))) == full[: full.index(stop)]
+    assert generator.stats.finish == "stop"
 
 
 def test_cancelled_before_the_first_token_and_between_tokens(open_llama: Open) -> None:

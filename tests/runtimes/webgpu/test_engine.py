@@ -81,17 +81,11 @@ def test_a_lost_gpu_is_told(pack: Any) -> None:
             scores_of(reranker, documents())
 
 
-def test_layers_of_other_models_are_refused_by_name(pack: Any) -> None:
+def test_layers_of_other_models_and_a_cap_that_is_too_small_are_refused(pack: Any) -> None:
     with pytest.raises(CapabilityError, match="layers of BERT and XLM-R only; choose the runtime onnx"):
         on_device(pack("tiny-qwen3"), RESIDENT)
-
-
-def test_a_cap_that_is_too_small_is_told(pack: Any) -> None:
     with pytest.raises(BudgetExceeded), on_device(pack("tiny-bert"), RESIDENT, device_memory="20kB") as reranker:
         scores_of(reranker, documents())
-
-
-def test_the_device_chooses_the_runtime() -> None:
     assert chosen_runtime(config(device="webgpu:cap=9MB")) == "webgpu:cap=9MB"
 
 
@@ -121,12 +115,10 @@ class TestContract(TwinContract):
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "relu", "silu"])
-def test_every_activation(kernels: Any, layers: Any, activation: Any) -> None:
+def test_every_activation_and_wide_heads(kernels: Any, layers: Any, activation: Any) -> None:
     kernels.equals_reference(replace(layers.BERT, activation=activation), "float32")
-
-
-def test_wide_heads_and_several_blocks_of_keys(kernels: Any, layers: Any) -> None:
-    kernels.equals_reference(replace(layers.BERT, heads=2, kv_heads=1, head_size=128), "float32")
+    wide = replace(layers.BERT, heads=2, kv_heads=1, head_size=128)  # and several blocks of keys
+    kernels.equals_reference(replace(wide, activation=activation), "float32")
     with pytest.raises(CapabilityError, match="heads of at most 128 components"):
         kernels.kernel(replace(layers.BERT, heads=2, kv_heads=2, head_size=130))
 
