@@ -33,7 +33,7 @@ def budget(limit: int = 1 << 36) -> MemoryBudget:
     return MemoryBudget(limit, baseline=0)
 
 
-def test_devices_are_found_by_name() -> None:
+def test_devices_are_found_by_name_with_their_options() -> None:
     assert {"cpu", "limited"} <= {point.name for point in entry_points(group=GROUP)}
     for name, kind in (("cpu", CpuDevice), ("limited", LimitedDevice)):
         device = open_device(name, budget())
@@ -42,6 +42,13 @@ def test_devices_are_found_by_name() -> None:
         device.close()
     with pytest.raises(CapabilityError, match=r"abacus.*cpu"):
         open_device("abacus", budget())
+    assert parse_device("cpu") == ("cpu", {})
+    assert parse_device("fpga:simulate, units=4") == ("fpga", {"simulate": "yes", "units": "4"})
+    assert parse_device("limited:cap=64MB,bandwidth=1GB") == ("limited", {"cap": "64MB", "bandwidth": "1GB"})
+    device = open_device("limited:cap=2MB,bandwidth=1MB,latency=0.5", budget())
+    assert device.memory.limit == 2_000_000
+    device.link.submit("x", lambda: 0, 0)
+    device.close()
 
 
 def test_a_device_is_a_device() -> None:
@@ -75,16 +82,6 @@ def test_a_limited_devices_cap_is_held_where_its_bytes_are() -> None:
         LimitedDevice(ledger, cap=6_000)
     device.close()
     assert ledger.used == 0
-
-
-def test_a_device_is_written_with_its_options() -> None:
-    assert parse_device("cpu") == ("cpu", {})
-    assert parse_device("fpga:simulate, units=4") == ("fpga", {"simulate": "yes", "units": "4"})
-    assert parse_device("limited:cap=64MB,bandwidth=1GB") == ("limited", {"cap": "64MB", "bandwidth": "1GB"})
-    device = open_device("limited:cap=2MB,bandwidth=1MB,latency=0.5", budget())
-    assert device.memory.limit == 2_000_000
-    device.link.submit("x", lambda: 0, 0)
-    device.close()
 
 
 WRONG = [

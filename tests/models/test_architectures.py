@@ -237,7 +237,7 @@ def write_e5(path: Path) -> dict[str, np.ndarray]:
     return values
 
 
-def test_weights_are_what_the_blocks_stand_for(tmp_path: Path) -> None:
+def test_weights_are_what_the_blocks_stand_for_and_texts_normalized_as_the_table_says(tmp_path: Path) -> None:
     values = write_e5(tmp_path / "model.bin")
     with E5File(tmp_path / "model.bin") as file:
         assert np.array_equal(file.read("embeddings.word_embeddings.weight"), values["emb.word"])
@@ -245,17 +245,13 @@ def test_weights_are_what_the_blocks_stand_for(tmp_path: Path) -> None:
         assert np.array_equal(file.read("encoder.layer.0.attention.self.key.bias"), values["l0.k.b"])
         assert file.shapes["encoder.layer.0.intermediate.dense.weight"] == (FFN, HIDDEN)
         assert file.config["num_attention_heads"] == HEADS
-
-
-def test_the_tokenizer_normalizes_as_the_table_says(tmp_path: Path) -> None:
-    write_e5(tmp_path / "model.bin")
-    with E5File(tmp_path / "model.bin") as file:
         file.write_tokenizer(tmp_path / "tokenizer.json")
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert tokenizer.encode("the\t\trent\x07s").tokens == ["<s>", "▁the", "▁rent", "s", "</s>"]
-    assert tokenizer.encode("the\u200brent").tokens == ["<s>", "▁the", "▁rent", "</s>"]
-    assert tokenizer.encode("½").tokens == ["<s>", "▁", "1", "⁄", "2", "</s>"]
-    assert tokenizer.encode("e\u0301").tokens == ["<s>", "▁", "é", "</s>"], "letters are joined with their accents"
+    for text, tokens in (
+        ("the\t\trent\x07s", ["▁the", "▁rent", "s"]), ("the\u200brent", ["▁the", "▁rent"]),
+        ("½", ["▁", "1", "⁄", "2"]), ("e\u0301", ["▁", "é"]),
+    ):  # fmt: skip
+        assert tokenizer.encode(text).tokens == ["<s>", *tokens, "</s>"]
     assert tokenizer.encode("</s>").ids == [0, 2, 2]
 
 

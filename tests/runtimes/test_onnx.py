@@ -115,19 +115,14 @@ def test_saturation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert onnx.product_saturates.__wrapped__()
 
 
-@given(st.integers(1, 5000), st.integers(1, 600))
-def test_blocks_cover_everything(total: int, most: int) -> None:
+@given(st.integers(1, 5000), st.lists(st.integers(1, 60), max_size=20), st.integers(1, 600))
+def test_blocks_and_groups_cover_everything(total: int, lengths: list[int], most: int) -> None:
     cuts = list(onnx.blocks(total, most))
     assert list(itertools.chain(*(range(*cut) for cut in cuts))) == list(range(total))
     assert max(stop - start for start, stop in cuts) <= most
-
-
-@given(st.lists(st.integers(1, 60), max_size=20), st.integers(1, 80))
-def test_groups_cover_everything(lengths: list[int], most: int) -> None:
     cuts = list(onnx.groups(np.array(lengths, np.int32), most))
     assert list(itertools.chain(*(range(*cut) for cut in cuts))) == list(range(len(lengths)))
-    for start, stop in cuts:
-        assert stop - start == 1 or sum(lengths[start:stop]) <= most
+    assert all(stop - start == 1 or sum(lengths[start:stop]) <= most for start, stop in cuts)
 
 
 WIDE = {"hidden": 512, "heads": 8, "kv_heads": 8, "head_size": 64, "ffn": 2048}

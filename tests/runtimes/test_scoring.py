@@ -136,7 +136,12 @@ def test_overlapping_pools_rank_as_if_each_were_the_first(reranker: Reranker) ->
     assert again, "pairs that were pruned before a pool kept them are computed again"
 
 
-def test_the_same_pool_needs_no_pass(reranker: Reranker) -> None:
+def test_the_same_pool_needs_no_pass_and_more_pairs_than_are_remembered_are_ranked(reranker: Reranker) -> None:
+    remembered, reranker._seen = reranker._seen, SeenPairs(reranker.model.spec.layers, 8)
+    plain = reranker.explain(QUERY, texts(3, 30), 4)
+    for _ in range(3):
+        assert seen(reranker.explain(QUERY, texts(3, 30), 4, remember=True)) == seen(plain)
+    reranker._seen = remembered
     first = reranker.explain(QUERY, texts(2, 12), 5, remember=True)
     reranker.engine.run = None  # type: ignore[method-assign,assignment]
     second = reranker.explain(QUERY, texts(2, 12), 5, remember=True)
@@ -145,13 +150,6 @@ def test_the_same_pool_needs_no_pass(reranker: Reranker) -> None:
     for query, how in ((f"{QUERY}?", {"remember": True}), (QUERY, {})):
         with pytest.raises(TypeError):
             reranker.explain(query, texts(2, 12), 5, **how)
-
-
-def test_more_pairs_than_are_remembered_are_ranked_all_the_same(reranker: Reranker) -> None:
-    reranker._seen = SeenPairs(reranker.model.spec.layers, 8)
-    plain = reranker.explain(QUERY, texts(3, 30), 4)
-    for _ in range(3):
-        assert seen(reranker.explain(QUERY, texts(3, 30), 4, remember=True)) == seen(plain)
 
 
 def test_pairs_are_told_apart_and_the_oldest_leave() -> None:

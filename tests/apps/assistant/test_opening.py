@@ -112,14 +112,9 @@ def test_text_is_held_back_only_while_it_may_begin_a_stop_string() -> None:
     assert [piece.text for piece in stopping.push(b": more", 4, None)] == []
     assert stopping.stopped
     assert list(stopping.finish()) == []
-
-
-def test_the_piece_in_which_a_stop_string_begins_is_cut_and_nothing_comes_after_it() -> None:
     stopping = Stopping(("END",))
-    pieces = list(stopping.push(b"all E", 7, -0.5))
-    pieces += stopping.push(b"ND of it", 8, -0.6)
-    assert pieces == [Piece("all ", 7, -0.5)]
-    assert stopping.stopped
+    pieces = [*stopping.push(b"all E", 7, -0.5), *stopping.push(b"ND of it", 8, -0.6)]
+    assert (pieces, stopping.stopped) == ([Piece("all ", 7, -0.5)], True), "the piece in which it begins is cut"
     assert list(stopping.push_text("more", None, None)) == []
 
 

@@ -70,6 +70,14 @@ def test_a_block_that_cannot_be_read_is_raised_and_asked_for_again(rig: Rig) -> 
     rig.source.broken = set()
     rig.load(0)
 
+    def refuse(buffer: Bytes) -> Ticket:
+        raise RuntimeError("lane is closed")
+
+    used = rig.budget.used
+    with pytest.raises(RuntimeError):
+        rig.residency.admit(1, SIZE, refuse, rig.now)
+    assert rig.budget.used == used, "a fetch that cannot be asked for leaves no trace"
+
 
 def test_close_gives_everything_back_while_blocks_arrive(rig: Rig) -> None:
     rig.source.gate.clear()
@@ -91,16 +99,6 @@ def test_an_evicted_blocks_memory_is_really_free(rig: Rig) -> None:
         rig.settle()
         gc.collect()
         assert rig.source.buffers_alive() == 0
-
-
-def test_a_fetch_that_cannot_be_asked_for_leaves_no_trace(rig: Rig) -> None:
-    def refuse(buffer: Bytes) -> Ticket:
-        raise RuntimeError("lane is closed")
-
-    with pytest.raises(RuntimeError):
-        rig.residency.admit(0, SIZE, refuse, rig.now)
-    assert rig.budget.used == 0
-    rig.load(0)
 
 
 OPERATION = st.tuples(

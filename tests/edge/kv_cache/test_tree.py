@@ -36,15 +36,10 @@ def test_a_request_finds_what_earlier_ones_left() -> None:
     assert rig.count("misses") == 3 + 1 + 2
     assert rig.count("cached_tokens") == 50 + 30 + 10 + 50
     assert rig.count("computed_tokens") == 50 + 20 + 40
-
-
-def test_the_tokens_decide_and_not_the_name() -> None:
     rig = Rig()
     rig.ask([SYSTEM, A])
-    renamed = StateSegment("moved/a.txt", A.tokens)
-    changed = StateSegment(A.id, (*A.tokens[:-1], A.tokens[-1] + 1))
-    assert rig.ask([SYSTEM, renamed]) == ["context", "context"]
-    assert rig.ask([SYSTEM, changed]) == ["context", "nowhere"]
+    assert rig.ask([SYSTEM, StateSegment("moved/a.txt", A.tokens)]) == ["context", "context"], "the tokens decide"
+    assert rig.ask([SYSTEM, StateSegment(A.id, (*A.tokens[:-1], A.tokens[-1] + 1))]) == ["context", "nowhere"]
     assert rig.ask([SYSTEM, A]) == ["context", "host"], "the other version is still there"
 
 

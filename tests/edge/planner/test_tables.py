@@ -320,7 +320,7 @@ def test_figures_that_take_one_formula() -> None:
     assert operations("llama-70b", 32) / operations("llama-8b", 512) == pytest.approx(3.2, rel=0.03)
 
 
-def test_the_share_of_retrieval_is_that_of_figure_3_5c() -> None:
+def test_retrieval_s_share_is_that_of_figure_3_5c_and_waiting_for_batches_that_of_3_8b() -> None:
     errors = [abs(error) for error in retrieval_share_errors()]
     assert len(errors) == 15
     assert sum(errors) / 15 <= 2.5
@@ -328,13 +328,8 @@ def test_the_share_of_retrieval_is_that_of_figure_3_5c() -> None:
     shares = [[retrieval_share(prefix, decode) for prefix in PREFIXES] for decode in DECODES]
     assert all(row == sorted(row, reverse=True) for row in shares)
     assert all(a > b for upper, lower in pairwise(shares) for a, b in zip(upper, lower, strict=True))
-
-
-def test_waiting_for_batches_is_that_of_figure_3_8b() -> None:
     errors = [abs(error) for error in stall_errors()]
-    assert len(errors) == 33
-    assert sum(errors) / 33 <= 0.02
-    assert max(errors) <= 0.05
+    assert (len(errors), sum(errors) / 33 <= 0.02, max(errors) <= 0.05) == (33, True, True)
 
 
 @pytest.mark.parametrize("decode", [0.104, 0.12, 0.154])

@@ -79,20 +79,12 @@ def test_the_most_urgent_goes_first_and_nobody_is_passed_over_too_often(
         assert order == sorted(order, key=lambda i: (priorities[i], i))
 
 
-def test_one_thread_does_the_work_of_several() -> None:
-    held = Held(most=9)
-    futures = [held.start(name) for name in ("first", "a", "b", "c")]
-    held.finish()
-    for future in futures:
-        future.result()
-    assert held.pieces == [["first"], ["a", "b", "c"]]
-    assert len(held.line) == 0
-
-
 def test_an_error_reaches_every_task_of_the_piece_and_no_other() -> None:
     held = Held(most=2)
     first, bad, beside, later = (held.start(name) for name in ("first", "bad", "beside", "later"))
     held.finish()
+    assert held.pieces == [["first"], ["bad", "beside"], ["later"]], "one thread does the work of several"
+    assert len(held.line) == 0
     assert first.result() is None
     assert later.result() is None
     for future in (bad, beside):

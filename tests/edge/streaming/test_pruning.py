@@ -156,13 +156,6 @@ def test_an_infinite_threshold_never_asks_and_never_prunes(scores: list[float], 
     assert not decision.finished
 
 
-def test_nothing_is_asked_before_the_first_layer() -> None:
-    pruning = ProgressivePruning(1, threshold=0.0, candidates=3)
-    assert [pruning.wants(layer) for layer in (0, 1, 2)] == [False, True, True]
-    assert pruning.decide(0, np.arange(3), array([0.9, 0.1, 0.1])).deferred.tolist() == [0, 1, 2]
-    assert pruning.decide(1, np.arange(3), array([0.9, 0.1, 0.1])).finished
-
-
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("mode", ["top-k", "ranked"])
 @pytest.mark.parametrize("bad", [[0], [1, 2], [0, 1, 2, 3, 4]])
@@ -246,3 +239,7 @@ def test_layers_that_say_nothing_are_not_looked_at() -> None:
             BoundedPruning(none, errors=[0.1], margin=1.0, candidates=3)
         with pytest.raises(InputError, match=str(none)):
             ProgressivePruning(none, candidates=5)
+    first = ProgressivePruning(1, threshold=0.0, candidates=3)
+    assert [first.wants(layer) for layer in (0, 1, 2)] == [False, True, True]
+    assert first.decide(0, np.arange(3), array([0.9, 0.1, 0.1])).deferred.tolist() == [0, 1, 2]
+    assert first.decide(1, np.arange(3), array([0.9, 0.1, 0.1])).finished
