@@ -134,6 +134,9 @@ def test_the_default_files_are_those_of_the_folder_and_the_user(
     (tmp_path / ".edge" / "config.toml").write_text('memory = "77MB"', encoding="utf-8")
     config = Config.load(environment={})
     assert (config.threads, config.memory) == (7, 77 * 10**6)
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name, **_: f"/cache/{name}")
+    assert Config().scratch_path == Path("/cache/edge-rag")
+    assert Config(scratch_dir="s").scratch_path == Path("s")
 
 
 @pytest.mark.parametrize(
@@ -191,9 +194,3 @@ def test_thresholds() -> None:
     for bad in ("", "Auto?", "-1", "-inf", "nan", math.nan, -0.1):
         with pytest.raises(ConfigError):
             parse_threshold(bad)
-
-
-def test_scratch_space_falls_back_to_the_platforms_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name, **_: f"/cache/{name}")
-    assert Config().scratch_path == Path("/cache/edge-rag")
-    assert Config(scratch_dir="s").scratch_path == Path("s")

@@ -35,16 +35,14 @@ def test_two_who_ask_for_a_block_at_once_share_one_read(rig: Rig) -> None:
     assert (rig.count("hits"), rig.count("misses")) == (2, 1)
 
 
-def test_it_never_grows_at_the_cost_of_another_cache(rig: Rig) -> None:
-    asked: list[int] = []
+def test_a_bound_of_its_own_holds_beside_the_ledger() -> None:
+    rig, asked = Rig(3), list[int]()
     rig.budget.add_shrinker("other", asked.append, loss=0.0)
     with rig.budget.reserve("other", 2 * CHARGE):
         rig.load(0)
         assert rig.admit(1) is None
-    assert asked == []
-
-
-def test_a_bound_of_its_own_holds_beside_the_ledger() -> None:
+    assert asked == [], "it never grows at the cost of another cache"
+    rig.lane.close()
     rig = Rig(10, capacity=2 * CHARGE)
     rig.load(0, 1)
     assert rig.residency.room == 2 * CHARGE

@@ -42,13 +42,8 @@ def test_a_profile_survives_being_kept(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"300", b"301", 1))  # a damaged one is measured anew
     assert MachineProfile.load(path, CONDITIONS).readings == []
     assert not path.exists()
-
-
-def test_a_limit_that_is_measured_again_takes_the_place_of_what_was_known() -> None:
-    """Each limit keeps its own numbers of answers."""
-    again = profile()
     again.measured([reading(0, limit=200)], [company(2, limit=200)])
-    again.measured([reading(9)], [company(8)])
+    again.measured([reading(9)], [company(8)])  # a limit's new readings take the place of its old ones
     assert [(p.limit, p.depth) for p in again.readings] == [(200, 0), (300, 9)]
     assert again.limits == [200, 300]
     assert {(one.reading.limit, one.company.manner.answers) for one in again.servings()} == {(200, 2), (300, 8)}

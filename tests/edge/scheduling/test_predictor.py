@@ -223,12 +223,8 @@ def test_what_others_lost_later_is_charged() -> None:
         gate.charge("guess", "here", 0.1)
     assert not gate.opens("guess", "here", Seconds(0.01))
     assert trace.snapshot()["gate.guess.lost_s"] == pytest.approx(1.8)
-
-
-def test_what_did_not_pay_is_tried_again_once_little_is_known_of_it() -> None:
-    gate, _ = gate_after(*[-0.01, 0.0] * 10)
-    refusals = 0
+    gate, refusals = gate_after(*[-0.01, 0.0] * 10)[0], 0
     while not gate.opens("guess", "here", Seconds(0.01)):
         refusals += 1
-        assert refusals < 200
+        assert refusals < 200, "what did not pay is tried again once little is known of it"
     assert refusals > 20

@@ -117,19 +117,9 @@ def test_training_part_has_no_document_judged_for_a_test_query(tmp_path: Path) -
     assert part.train == {"q0": {"d0": 1}, "q1": {"d1": 1}}
     assert set(part.queries) == {"q0", "q1"}
     assert part.test == {}
-
-
-def test_a_set_split_by_article_loses_whole_test_articles() -> None:
-    titles = ["a"] * 5 + ["b"] * 5
-    corpus = Corpus(
-        "articles",
-        [f"d{n}" for n in range(10)],
-        titles,
-        ["text"] * 10,
-        {"q": "query", "t": "test query"},
-        {"q": {"d0": 1}},
-        {"t": {"d7": 1}},
-    )
+    ids = [f"d{n}" for n in range(10)]
+    parts = ["a"] * 5 + ["b"] * 5, ["text"] * 10, {"q": "query", "t": "test query"}
+    corpus = Corpus("articles", ids, *parts, {"q": {"d0": 1}}, {"t": {"d7": 1}})  # split by article
     assert set(corpus.without_test_documents().titles) == {"a"}
     corpus = Corpus("both", ["d0", "d1"], ["", ""], ["x", "y"], {"q": "?"}, {"q": {"d0": 1}}, {"q": {"d1": 1}})
     assert corpus.without_test_documents().train == {}, "a query of both splits is not trained on"

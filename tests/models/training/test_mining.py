@@ -56,12 +56,6 @@ def naive_bm25(texts: list[str], query: str, k1: float = 1.2, b: float = 0.75) -
     return scores
 
 
-def test_bm25_equals_the_formula() -> None:
-    texts = documents(40)
-    for query in ("lake tiger", "engine engine", "nowhere"):
-        assert np.allclose(BM25(texts).scores(query), naive_bm25(texts, query), rtol=1e-4, atol=1e-5)
-
-
 def mine(passages: list[str], requests: list[Request]) -> PackedLists:
     engine = Searcher(passages, hashed(passages), torch.device("cpu"))
     return engine.mine(requests, hashed([r.query for r in requests]), Depths())
@@ -146,9 +140,6 @@ def test_shares_hold_and_no_list_repeats_before_all_were_seen() -> None:
     texts, lists = mined()
     one = Mixture([("a", Pool("a", [""] * 60, texts, lists), 1.0)], 0, calm)
     assert len({one.draw(n).query for n in range(20)}) == len({row.query for row in lists})
-
-
-def test_no_pools_and_empty_pools_are_errors() -> None:
     with pytest.raises(ValueError, match="no training pools"):
         Mixture([], 0, ListConfig())
     with pytest.raises(ValueError, match="empty holds no list"):
@@ -202,6 +193,8 @@ def test_scores_are_bm25_and_cosines() -> None:
     queries = ["lake tiger", "engine engine engine", "Nowhere", "", "lakes nowhere stone", *documents(20, seed=1)]
     asked = vectors(len(queries), 2)
     oracle = BM25(TEXTS)
+    for query in queries[:3]:
+        assert np.allclose(oracle.scores(query), naive_bm25(TEXTS, query), rtol=1e-4, atol=1e-5)
     seen = []
     for group, lexical, dense in searcher().scores(queries, asked, batch=7):
         for place, n in enumerate(group):

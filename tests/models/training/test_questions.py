@@ -67,14 +67,6 @@ class Scripted:
         return ids
 
 
-def test_the_prompt_ends_where_the_question_begins_and_shows_150_words_at_most() -> None:
-    long = Passage(0, 0, "title", "heading", " ".join(["word"] * 400), False)
-    shown = questions.prompt(long)
-    assert shown.endswith("word\nQuestion:")
-    assert shown.rpartition("Passage: ")[2].removesuffix("\nQuestion:").split() == ["heading"] + ["word"] * 149
-    assert shown.count("Passage: ") == shown.count("Question:") == 3
-
-
 def test_answers_are_read_field_by_field_and_nonsense_is_left_out() -> None:
     assert questions.parsed(ANSWER) == {
         "question": "how deep is it?",
@@ -84,6 +76,11 @@ def test_answers_are_read_field_by_field_and_nonsense_is_left_out() -> None:
     assert questions.parsed("") == {}
     assert questions.parsed("lake\nSearch: lake lake lake lake lake lake lake\nOther: two words") == {}
     assert questions.parsed("\nSearch:   two    words ") == {"search": "two words"}
+    long = Passage(0, 0, "title", "heading", " ".join(["word"] * 400), False)
+    shown = questions.prompt(long)  # of 150 words at most
+    assert shown.endswith("word\nQuestion:")
+    assert shown.rpartition("Passage: ")[2].removesuffix("\nQuestion:").split() == ["heading"] + ["word"] * 149
+    assert shown.count("Passage: ") == shown.count("Question:") == 3
 
 
 def test_writing_stops_at_an_empty_line_of_each_row(tmp_path: Path) -> None:

@@ -43,13 +43,6 @@ def pools(directory: Path, **sizes: int) -> Path:
 
 
 @pytest.mark.usefixtures("shares")
-def test_shares_without_gathered_texts_are_those_of_the_table(tmp_path: Path) -> None:
-    assert reranker.shares_of(tmp_path, 0.0, []) == pytest.approx(SHARES)
-    left = reranker.shares_of(tmp_path, 0.0, ["one"])
-    assert left == pytest.approx({"oneself.judged": 2 / 3, "docs.mined": 1 / 3})
-
-
-@pytest.mark.usefixtures("shares")
 def test_gathered_texts_share_by_the_root_of_their_size_and_stand_for_documentation(tmp_path: Path) -> None:
     directory = pools(tmp_path, big=900, small=100, one=400, docstrings=1600)
     found = reranker.shares_of(directory, 0.5, [])
@@ -59,6 +52,9 @@ def test_gathered_texts_share_by_the_root_of_their_size_and_stand_for_documentat
     )
     assert set(reranker.shares_of(directory, 1.0, ["one"])) == {"wide.big", "wide.docstrings", "wide.small"}
     assert "wide.docstrings" in reranker.shares_of(directory, 0.5, ["docs"])
+    assert reranker.shares_of(tmp_path, 0.0, []) == pytest.approx(SHARES), "without them those of the table"
+    left = reranker.shares_of(tmp_path, 0.0, ["one"])
+    assert left == pytest.approx({"oneself.judged": 2 / 3, "docs.mined": 1 / 3})
 
 
 @pytest.mark.usefixtures("shares")

@@ -256,14 +256,9 @@ def test_loss_equals_the_sum_written_out() -> None:
     assert ranking.shape == (2,)
     with pytest.raises(ValueError, match="3 layer weights for scores of 2 layers"):
         list_loss(logits, positive, teacher, trust, LossConfig(layers=(1.0, 1.0, 1.0)))
-
-
-def test_the_last_layer_does_not_learn_from_the_layers_below() -> None:
-    logits, positive, teacher, trust = case()
     logits.requires_grad_()
-    only_below = LossConfig(layers=(1.0, 0.0), binary=0.2, imitation=1.0)
-    list_loss(logits, positive, teacher, trust, only_below)[0].backward()
-    assert float(logits.grad[1].abs().sum()) == 0.0
+    list_loss(logits, positive, teacher, trust, LossConfig(layers=(1.0, 0.0), binary=0.2, imitation=1.0))[0].backward()
+    assert float(logits.grad[1].abs().sum()) == 0.0, "the last layer does not learn from those below"
     assert float(logits.grad[0].abs().sum()) > 0.0
 
 

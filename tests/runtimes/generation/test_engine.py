@@ -508,7 +508,16 @@ def test_answers_of_a_pool_share_their_questions_and_their_steps(bench: Callable
         assert read(request) == alone(request.prompt, 20)
 
 
-def test_a_closed_engine_ends_every_answer() -> None:
+def test_an_error_that_is_nobodys_and_closing_end_every_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Bench(2, tree=False)
+    made.engine._thread = None
+    with monkeypatch.context() as patch:
+        patch.setattr(made.engine, "_next", lambda left: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            read(made.ask([]))
+    request = made.ask([])
+    assert read(request) == alone(request.prompt, request.longest), "the next one is answered"
+    made.engine.close()
     made = Bench(2)
     made.engine._thread = None
     made.tree = None
@@ -520,18 +529,6 @@ def test_a_closed_engine_ends_every_answer() -> None:
         assert request.finish == "cancelled" or request.ended
     with pytest.raises(InputError, match="closed"):
         made.ask([])
-
-
-def test_an_error_that_is_nobodys_ends_all_and_the_next_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Bench(2, tree=False)
-    made.engine._thread = None
-    with monkeypatch.context() as patch:
-        patch.setattr(made.engine, "_next", lambda left: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            read(made.ask([]))
-    request = made.ask([])
-    assert read(request) == alone(request.prompt, request.longest)
-    made.engine.close()
 
 
 @pytest.mark.parametrize("broken", ["_forget", "_give_up", "_taken", "_end", "close"])

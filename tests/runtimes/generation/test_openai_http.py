@@ -134,24 +134,22 @@ def test_numbers_of_the_server_count(server: Server, generator: OpenAIGenerator)
     assert (stats.prompt_tokens, stats.cached_tokens, stats.new_tokens, stats.finish) == (40, 30, 2, "length")
 
 
-def test_documents_follow_the_system_message(server: Server, generator: OpenAIGenerator) -> None:
+def test_documents_follow_the_system_message_as_far_as_the_context_holds_them(
+    server: Server, generator: OpenAIGenerator
+) -> None:
     server.answer("ok")
     documents = [Document("a", "First.", title="a.txt"), Document("b", "Second.")]
     list(generator.stream(QUESTION, Sampling(), documents=documents))
     assert server.asked[0]["messages"][0]["content"] == "Be brief.\n\n[1] a.txt\nFirst.\n\n[2] Second."
     list(generator.stream(QUESTION[1:], Sampling(), documents=documents[1:]))
     assert server.asked[1]["messages"] == [{"role": "user", "content": "[1] Second.\n\nwhy?"}]
-
-
-def test_documents_beyond_the_context_are_left_out_and_a_conversation_is_refused(server: Server) -> None:
-    server.answer("ok")
     with_room = OpenAIGenerator(server.url, context=400)
     documents = [Document(str(number), "word " * 150) for number in range(4)]
     list(with_room.stream(QUESTION, Sampling(), documents=documents))
     assert with_room.stats.dropped_documents == 3
     with pytest.raises(InputError, match=r"about 458 tokens and the context of .* holds 400"):
         list(with_room.stream([Message("user", "why " * 400)], Sampling()))
-    assert len(server.asked) == 1
+    assert len(server.asked) == 3
     with_room.close()
 
 

@@ -68,13 +68,18 @@ def levels() -> range:
     return range(1, native.processor_level() + 1)
 
 
-def test_the_contract_of_a_kernel(contract: Any, levels: range, encoder: LayerSpec) -> None:
+def test_the_contract_of_a_kernel(contract: Any, layers: Any, levels: range, encoder: LayerSpec) -> None:
     for level in levels:
         kept = contract(Leveled(level, threads=2))
         kept.equals_reference(encoder, "float32")
         kept.equals_reference(encoder, "float16")
         kept.survives_odd_values(encoder)
         kept.keeps_nothing(encoder)
+        kernel = NativeLayerKernel(encoder, "float16", 1, level=level)
+        states, weights = np.empty((0, encoder.hidden), np.float16), layers.random_weights(encoder)
+        assert kernel.run(states, np.empty(0, np.int32), weights).shape == states.shape
+        with pytest.raises(CapabilityError, match="causal"):
+            kernel.run_prefix(np.zeros((3, 48), np.float16), weights)
 
 
 def test_equals_reference_at_real_and_odd_widths(layers: Any, levels: range, encoder: LayerSpec) -> None:
@@ -145,15 +150,6 @@ def test_every_token_is_in_one_block(layers: Any, levels: range, encoder: LayerS
             for tokens in (1, 31, 32, 33, 64, 65, 127, 129, 255, 257, 289, 511, 513, 545, 1025, 1400):
                 found = kernel.run(states[:tokens], lengths[:tokens], bound)
                 assert (found == expected[:tokens]).all(), (threads, tokens)
-
-
-def test_no_sequences_and_no_prefix(layers: Any, levels: range, encoder: LayerSpec) -> None:
-    for level in levels:
-        kernel = NativeLayerKernel(encoder, "float16", 1, level=level)
-        states = np.empty((0, encoder.hidden), np.float16)
-        assert kernel.run(states, np.empty(0, np.int32), layers.random_weights(encoder)).shape == states.shape
-        with pytest.raises(CapabilityError, match="causal"):
-            kernel.run_prefix(np.zeros((3, 48), np.float16), layers.random_weights(encoder))
 
 
 def test_a_forked_child_computes_alone(layers: Any, levels: range, encoder: LayerSpec) -> None:

@@ -70,7 +70,7 @@ def test_the_leases_of_rows_that_are_flushed_or_added_are_those_of_their_arrays(
     assert rig.snapshot().nlist > 1
 
 
-def test_when_to_train() -> None:
+def test_when_and_what_to_train() -> None:
     options = IndexOptions()
 
     def state(**values: float) -> State:
@@ -87,10 +87,6 @@ def test_when_to_train() -> None:
     assert due(state(**drifted, newer_misfit=10_000 * 0.24), options)
     assert not due(state(**drifted, newer_misfit=10_000 * 0.22), options)
     assert not due(state(**(drifted | {"newer_rows": 9_000}), newer_misfit=9_000 * 0.5), options), "too few to tell"
-
-
-def test_what_to_train() -> None:
-    options = IndexOptions()
     assert [choose_nlist(rows, options) for rows in (20_000, 25_600, 1_000_000, 16_000_000)] == [1, 100, 3906, 16_000]
     assert choose_codec(options, 20_000, 384, 1 << 40) == "flat"
     assert choose_codec(options, 1_000_000, 384, 256 << 20) == "sq8"
@@ -247,7 +243,7 @@ def test_a_corrupt_segment_stops_the_maintenance_and_loses_nothing_else(tmp_path
     rig.close()
 
 
-def test_files_are_kept_for_readers_elsewhere(tmp_path: Path) -> None:
+def test_files_are_kept_for_readers_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = IndexRig(tmp_path, options=replace(SMALL, grace_seconds=3600))
     rig.add(range(200), mixture(200, rig.dim))
     other = IndexRig(tmp_path)
@@ -264,10 +260,8 @@ def test_files_are_kept_for_readers_elsewhere(tmp_path: Path) -> None:
     other.check()
     other.close()
     rig.close()
-
-
-def test_a_clock_that_was_set_back_keeps_no_file_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = IndexRig(tmp_path, options=replace(SMALL, grace_seconds=60))
+    (tmp_path / "later").mkdir()
+    rig = IndexRig(tmp_path / "later", options=replace(SMALL, grace_seconds=60))
     rig.add(range(200), mixture(200, rig.dim))
     with monkeypatch.context() as patch:
         now = time.time()
@@ -275,7 +269,7 @@ def test_a_clock_that_was_set_back_keeps_no_file_for_ever(tmp_path: Path, monkey
         rig.maintain()
     assert len(rig.files()) == 2
     rig.maintain()
-    assert len(rig.files()) == 1
+    assert len(rig.files()) == 1, "a clock that was set back keeps no file for ever"
     rig.close()
 
 
