@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,12 +47,15 @@ def test_results_equal_those_of_the_host(tmp_path: Path, codec: str, kind: Calla
     ("kind", "cap"), [(RemoteDevice, 20_000), (partial(SearchersDevice, of="cpu", count=3), 8_000)]
 )
 def test_what_does_not_fit_there_is_scanned_here(tmp_path: Path, kind: Callable[..., SearchPlace], cap: int) -> None:
-    both = Both(tmp_path, "sq8", kind, cap=cap)
+    both, freed = Both(tmp_path, "sq8", kind, cap=cap), list[Any]()
+    free = both.device.free
+    both.device.free = lambda buffer: (freed.append(buffer), free(buffer))  # type: ignore[method-assign]
     for nprobe in (3, 16, 5):
         both.check(nprobe=nprobe)
     for each in [one.device for one in getattr(both.device, "_searchers", ())] or [both.device]:
         assert 0 < each.memory.used <= cap
     both.close()
+    assert freed, "all that it held"
 
 
 @pytest.mark.parametrize("when", ["before", "between"])

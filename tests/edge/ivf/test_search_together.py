@@ -314,6 +314,10 @@ def test_a_reader_gives_each_part_away_or_hands_it_out(sharing: Sharing) -> None
     first.close()
     sharing.device.link.submit("standing", occupied, 0)
     assert begun.wait(PATIENCE)
+    cold = Reader(tier, sharing.parts[8:], range(8), stream=False)
+    assert sum(len(some) for some in iter(lambda: cold.give(100), [])) == 7, "the first stays where none was handed out"
+    cold.close()
+    tier.residency.discard([part.key for part in sharing.parts[8:]])
     reader = Reader(tier, sharing.parts, range(len(sharing.parts)), stream=False)
     assert reader.hits == 4
     left, given = len(sharing.parts), []

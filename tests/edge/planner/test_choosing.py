@@ -148,7 +148,7 @@ def test_wishes_out_of_range_are_refused(values: dict[str, Any], match: str) -> 
 
 
 @pytest.mark.parametrize("rows", [200, 1000, 30_000, 10**6, 10**8])
-def test_lists_that_are_tried(rows: int) -> None:
+def test_lists_that_are_tried_and_codecs_that_fit_the_width(rows: int) -> None:
     tried = numbers_of_lists(rows, 77)
     assert tried[0] == 1
     assert 77 in tried
@@ -158,9 +158,6 @@ def test_lists_that_are_tried(rows: int) -> None:
         numbers = list(probes(lists))
         assert (numbers[0], numbers[-1]) == (1, lists)
         assert numbers == sorted(set(numbers))
-
-
-def test_codecs_fit_the_width() -> None:
     assert codecs_of(384, 256) == [("flat", 1536), ("sq8", 384), ("pq", 96), ("opq", 96), ("opq", 48)]
     assert codecs_of(12, 256) == [("flat", 48), ("sq8", 12), ("pq", 3), ("opq", 3)]
     assert codecs_of(7, 256) == [("flat", 28), ("sq8", 7)]

@@ -17,7 +17,7 @@ from edge.models.blending import retrieval_scores
 from edge.models.training.corpora import Corpus, load
 from edge.models.training.documents import Document, read, write
 from edge.models.training.gather import KINDS, main
-from edge.models.training.markup import html, manual, markdown, xml
+from edge.models.training.markup import manual, markdown, xml
 from edge.models.training.measures import ndcg
 
 DOCUMENTS = [
@@ -64,13 +64,6 @@ river(1)
     title, found = manual(source)
     assert title == "lake - measure water"
     assert found == [("Description", "The lake command measures. Use 'deep' with river (1).")]
-
-
-def test_html_keeps_paragraphs_under_their_headings_and_drops_code_and_navigation() -> None:
-    source = f"""<html><head><title>All &amp; lakes</title><style>p {{}}</style></head><body>
-<nav><p>Home and other words to skip</p></nav><h1>Depth<a>¶</a></h1><p>{BODY}</p><p>Too short.</p>
-<pre>code that nobody asks for here</pre><h2>Rivers</h2><ul><li>{BODY}</li></ul></body></html>"""
-    assert html(source) == ("All & lakes", [("Depth", BODY), ("Rivers", BODY)])
 
 
 def test_xml_reads_chapters_articles_and_glossaries() -> None:
@@ -145,12 +138,14 @@ def test_manual_pages_of_unpacked_packages_without_translations(tmp_path: Path) 
 
 def test_pages_without_indexes_and_translations_wherever_the_folder_is(tmp_path: Path) -> None:
     root = tmp_path / "search" / "de"
-    page = f"<title>Lakes</title><h1>Depth</h1><p>{BODY}</p>"
+    page = f"""<html><head><title>All &amp; lakes</title><style>p {{}}</style></head><body>
+<nav><p>Home and other words to skip</p></nav><h1>Depth<a>¶</a></h1><p>{BODY}</p><p>Too short.</p>
+<pre>code that nobody asks for here</pre><h2>Rivers</h2><ul><li>{BODY}</li></ul></body></html>"""
     put(root / "one.html", page)
     put(root / "below" / "two.html.gz", page, packed=True)
     for name in ("genindex.html", "search.html", "fr/one.html"):
         put(root / name, page)
-    assert gathered("html", root) == [Document("domain", "Lakes", (("Depth", BODY),))] * 2
+    assert gathered("html", root) == [Document("domain", "All & lakes", (("Depth", BODY), ("Rivers", BODY)))] * 2
 
 
 def test_package_descriptions_once_for_each_opening(tmp_path: Path) -> None:
