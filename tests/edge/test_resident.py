@@ -63,18 +63,6 @@ def test_what_an_owner_has_freed_is_there_for_the_next_one() -> None:
     assert left < 5 << 20, f"{kept} bytes were kept at first"
 
 
-def test_trimming_gives_scattered_free_pages_back() -> None:
-    trim_heap()
-    before = anonymous_resident()
-    crumbs = [bytearray(5000) for _ in range(8000)]
-    kept = crumbs[::50]
-    assert anonymous_resident() - before > 35_000_000
-    del crumbs
-    trim_heap()
-    assert anonymous_resident() - before < 20_000_000
-    assert len(kept) == 160
-
-
 def test_growth_is_measured_and_never_negative() -> None:
     ballast = [np.ones(48_000_000, np.uint8)]
     with measured_growth() as shrunk:
@@ -86,6 +74,15 @@ def test_growth_is_measured_and_never_negative() -> None:
     with measured_growth() as untouched:
         ballast.append(np.empty(200_000_000, np.uint8))
     assert untouched.nbytes == pytest.approx(0, abs=CLOSE)
+    trim_heap()
+    before = anonymous_resident()
+    crumbs = [bytearray(5000) for _ in range(8000)]
+    kept = crumbs[::50]
+    assert anonymous_resident() - before > 35_000_000
+    del crumbs
+    trim_heap()
+    assert anonymous_resident() - before < 20_000_000, "trimming gives scattered free pages back"
+    assert len(kept) == 160
 
 
 def test_the_watch_keeps_the_highest_value_of_its_samples() -> None:

@@ -75,7 +75,7 @@ def test_match_tells_where_a_path_is_and_changes_nothing(tmp_path: Path) -> None
     rig.check()
 
 
-def test_too_long_a_prompt_is_refused_with_the_numbers() -> None:
+def test_too_long_a_prompt_and_what_is_of_another_model_are_refused(tmp_path: Path) -> None:
     rig = Rig(capacity=40)
     with pytest.raises(InputError, match="41 tokens but the context holds 40"):
         rig.tree.prepare([SYSTEM, A], suffix=11)
@@ -85,14 +85,10 @@ def test_too_long_a_prompt_is_refused_with_the_numbers() -> None:
     assert rig.ask([SYSTEM, A]), "the context is free again"
     rig.backend.truncate(0)
     assert rig.ask([SYSTEM, A]) == ["host", "host"], "what somebody else did to the context is noticed"
-
-
-def test_a_store_or_costs_of_another_model_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="other"):
-        Rig(costs=GridCosts("other", (0,), (1,), ((1.0,),)))
-    rig = Rig()
     with pytest.raises(ValueError, match="KnowledgeStore of 'other'"):
         type(rig.tree)(rig.backend, rig.budget, host_limit=0, store=KnowledgeStore(tmp_path, "other", 10))
+    with pytest.raises(ValueError, match="other"):
+        Rig(costs=GridCosts("other", (0,), (1,), ((1.0,),)))
 
 
 def test_a_full_disk_costs_states_and_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

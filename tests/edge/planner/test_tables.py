@@ -116,12 +116,8 @@ def test_what_a_schedule_costs() -> None:
     one, other = Outcome(0.1 + 0.2, 1.0, 1.0, 3, 5.0), Outcome(0.3, 1.0, 1.0, 3, 5.0)
     assert one.ttft != other.ttft
     assert one.objectives == other.objectives == (0.3, 1.0, 3.0, 5.0), "compared to twelve digits"
-
-
-def test_models_of_one_name_stand_in_a_group_once() -> None:
-    own = {name: STAGES[name] for name in STAGES}
-    both = [Choice(name, POINTS[name]) for name in ("rewrite-prefill", "prefill")]
-    assert group_weights(own, both) == 20
+    own, both = dict(STAGES), [Choice(name, POINTS[name]) for name in ("rewrite-prefill", "prefill")]
+    assert group_weights(own, both) == 20, "models of one name stand in a group once"
     own["prefill"] = replace(own["prefill"], model=replace(SMALL, name="another"))
     assert group_weights(own, both) == 40
     assert group_weights(own, [*both, Choice("retrieve", POINTS["retrieve"])]) == 80
