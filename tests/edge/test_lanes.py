@@ -20,14 +20,6 @@ from edge.errors import CorruptBlock, EdgeError, StorageError
 from edge.link import Lane, LinkRate, Ticket
 
 
-def recorder(order: list[str], name: str) -> Callable[[], int]:
-    def work() -> int:
-        order.append(name)
-        return 1
-
-    return work
-
-
 def put_to_sleep(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker waits and is not woken any more. One that has just started would find requests without being woken."""
     until(lambda: bool(lane.link.condition._waiters))  # type: ignore[attr-defined]
@@ -35,7 +27,7 @@ def put_to_sleep(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def submit(lane: Lane, order: list[str], name: str, **keys: Any) -> Ticket:
-    return lane.submit(name, recorder(order, name), 1, **keys)
+    return lane.submit(name, lambda: order.append(name) or 1, 1, **keys)  # type: ignore[func-returns-value]
 
 
 def test_priority_then_deadline_then_first_come(lane: Lane, held: Held) -> None:

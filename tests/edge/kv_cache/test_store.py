@@ -208,6 +208,12 @@ def test_damage_after_the_scan_is_noticed_when_read(tmp_path: Path) -> None:
     put.path.unlink()
     with pytest.raises(StorageError, match="cannot be opened"):
         store.read(put, buffer)
+    (tmp_path / "erased").write_text("in the way")
+    with pytest.raises(StorageError, match="cannot be created"):
+        KnowledgeStore(tmp_path / "erased" / "states", "m", 10)
+    store.directory.rmdir()
+    with pytest.raises(StorageError, match="cannot be read"):
+        list(store.scan())
 
 
 def test_what_another_process_removes_is_a_miss(tmp_path: Path) -> None:
@@ -238,16 +244,6 @@ def test_a_smaller_limit_removes_the_least_valuable(tmp_path: Path) -> None:
     rig = Rig(disk=10**6, folder=tmp_path)
     rig.check()
     assert rig.held()[1] == {"b", "c"}, "the same state under two names is held once"
-
-
-def test_a_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match="cannot be created"):
-        KnowledgeStore(tmp_path / "file" / "states", "m", 10)
-    store = KnowledgeStore(tmp_path / "gone", "m", 10)
-    store.directory.rmdir()
-    with pytest.raises(StorageError, match="cannot be read"):
-        list(store.scan())
 
 
 def test_what_an_earlier_run_left_counts(tmp_path: Path) -> None:
