@@ -29,8 +29,9 @@ from edge.trace import Trace
 WINDOW = 32
 """Number of later requests that may go before an earlier one (RAGCache's window)."""
 
-ALONE, IN_COMPANY = 256, 128
-"""Tokens of a prompt between two steps: while nobody else is there, and while others write or wait."""
+ALONE, IN_COMPANY, AHEAD = 256, 128, 64
+"""Tokens of a prompt between two steps: while nobody else is there, while others write or wait, and while nobody has
+asked for it."""
 
 _UNREAD = 64
 """Prompts whose best documents are read again when there is time; the latest ones."""
@@ -243,9 +244,13 @@ class GenerationEngine:
         if tree is None or seat.backend is None or (self._pool is not None and others + cells > self._pool.cells):
             return
         self._held.drop(seat)
-        with tree.prepare(path, cancelled=lambda _: self._wanted, backend=seat.backend, ahead=True) as prepared:
-            if not prepared.complete:
-                self._unread.append(path)
+        usual, seat.slice = seat.slice, AHEAD
+        try:
+            with tree.prepare(path, cancelled=lambda _: self._wanted, backend=seat.backend, ahead=True) as prepared:
+                if not prepared.complete:
+                    self._unread.append(path)
+        finally:
+            seat.slice = usual
 
     @property
     def _wanted(self) -> bool:
