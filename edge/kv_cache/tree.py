@@ -229,7 +229,7 @@ class KnowledgeTree:
         """The tier that has the states at the end of a path; None if no tier has them."""
         with self._states.locked():
             home = self._states.find(key for _, key in way)[-1]
-            return home and self._states.place(home)
+            return None if home is None else self._states.place(home)
 
     def _bring_home(self, prepared: PreparedPath, cancelled: Callable[[int], bool]) -> bool:
         """Computes the states that will be moved and that no tier has. Returns False if it was cancelled."""
