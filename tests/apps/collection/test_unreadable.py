@@ -127,6 +127,30 @@ def test_an_unreadable_file_keeps_what_was_read_of_it(
     consistent(collection)
 
 
+def test_what_failed_is_tried_again_when_asked(
+    collection: Collection, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Extractor, path: Path, following: Any) -> Any:
+        raise InputError("took longer than 20 seconds to read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Extractor, "extract", fail)
+        assert collection.index(small.path).failed == 3
+    assert collection.index(small.path).failed == 3
+    assert collection.index(small.path, retry=True).indexed == 3
+
+
+def test_what_was_skipped_is_looked_at_again_when_asked(collection: Collection, small: Any, deny: Deny) -> None:
+    """As files that were unreadable under earlier versions, which stored that as settled."""
+    deny(small.path / "ice.txt")
+    collection.index(small.path)
+    with collection.database.write() as db:
+        db.execute("UPDATE files SET racy = 0")
+    deny()
+    assert collection.index(small.path).indexed == 0
+    assert collection.index(small.path, retry=True).indexed == 1
+
+
 @pytest.mark.parametrize("why", ["cannot be listed", "is empty all of a sudden"])
 def test_a_root_of_which_nothing_is_seen_is_missing(collection: Collection, small: Any, deny: Deny, why: str) -> None:
     collection.index(small.path)
