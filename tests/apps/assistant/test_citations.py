@@ -86,6 +86,7 @@ def test_what_is_the_documents_own_stays_in_a_prompt(hit: Callable[..., Hit]) ->
     assert shown == "It sets frame[1]. [1] Shown before [ 2 ], it seems [ 12 ]. `x[1]` [2]"
     assert citations.prompted(shown, passages) == written
     assert citations.prompted(shown, passages[1:]) == written.replace("[3]", "[2]").replace("[1]. [2]", "[1]. [1]")
+    assert citations.prompted("A [1]. B [2].", passages[2:]) == "A. B [1]."
 
 
 def test_a_citation_points_at_the_line_that_says_it(hit: Callable[..., Hit]) -> None:
