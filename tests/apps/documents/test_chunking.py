@@ -107,6 +107,12 @@ def test_a_long_context_leaves_room_for_the_text() -> None:
     assert chunk.context
 
 
+def test_lines_are_counted_from_the_first_that_is_shown() -> None:
+    (chunk,) = chunks_of([Block("\n\n  \nfirst\nsecond", 1, 5, kind="lines")], "title")
+    assert chunk.text == "  \nfirst\nsecond"
+    assert chunk.lines == (3, 4, 5)
+
+
 def every_cut(n: int) -> list[list[tuple[int, int]]]:
     found = []
     for count in range(n):
