@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from edge.apps.assistant.pipelines import INTERVAL, PIPELINES
 from edge.apps.assistant.question import LONGEST, check_question, courtesy, judged_question, refers_back
+from edge.apps.assistant.retrieval import Retrieval
 from edge.apps.assistant.units import WORDS, units, windows
 from edge.apps.documents.kinds import HEADING, SENTENCE
 from edge.errors import InputError
@@ -90,6 +91,11 @@ def test_every_pipeline_judges_a_long_question_by_its_asking_sentence(
     list(PIPELINES[name](MAIL + QUESTION, made))
     assert {judged.partition("?")[0] + "?" for judged, _, _ in library.calls("rerank")} == {QUESTION}
     assert made.rounds[0].passages, "no passage has half of the words of the mail"
+
+
+def test_a_long_question_is_looked_for_as_a_whole_and_by_its_asking_sentence() -> None:
+    assert Retrieval.asked(QUESTION) == Retrieval.of(QUESTION)
+    assert Retrieval.asked(MAIL + QUESTION) == Retrieval(MAIL + QUESTION, (QUESTION, MAIL + QUESTION))
 
 
 def test_what_cannot_be_judged_by_is_refused() -> None:
