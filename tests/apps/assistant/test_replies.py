@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive.waiting import PATIENCE_S
 
-from edge.apps.assistant import prompts
+from edge.apps.assistant import prompts, replies
 from edge.apps.assistant.answer import CLOSEST, NOT_FOUND, Answer
 from edge.apps.assistant.assistant import AnswerStream, Texts, Turns, Writing
 from edge.apps.assistant.generator import QuotingGenerator
 from edge.apps.assistant.pipelines import PIPELINES
 from edge.apps.assistant.prompts import REFUSAL
 from edge.apps.assistant.reading import ANSWER, EXACT, LIKELY, PassageReader
-from edge.apps.assistant.replies import Refusal, Thinking
+from edge.apps.assistant.replies import GeneratorClock, Refusal, Thinking
 from edge.errors import InputError
 from edge.runtimes.generation.base import Document, Message, Piece, Sampling
 from edge.runtimes.reader import Span
@@ -95,6 +95,13 @@ def test_a_thought_before_the_reply_is_left_out(written: str, reply: str) -> Non
     assert reply_of(*written) == reply, "character by character"
 
 
+def test_tokens_keep_their_probability() -> None:
+    thinking = Thinking()
+    assert thinking.feed(Piece("<", 1, -0.5)) == []
+    assert thinking.feed(Piece("b>", 2, -0.25)) == [Piece("<", 1, -0.5), Piece("b>", 2, -0.25)]
+    assert thinking.feed(Piece(" c", 3, -1.0)) == [Piece(" c", 3, -1.0)]
+
+
 def read_in_pieces(pieces: Sequence[str]) -> tuple[str, bool]:
     refusal = Refusal()
     shown = "".join([refusal.feed(piece) for piece in pieces])
@@ -118,6 +125,14 @@ def test_a_refusal_is_never_shown(places: list[int], reply: str) -> None:
 def test_an_answer_is_shown_whole(places: list[int], reply: str) -> None:
     if REFUSAL not in " ".join(reply.split()).upper():
         assert read_in_pieces(cut(reply, places)) == (reply, False)
+
+
+def test_only_the_generators_own_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter((0, 5, 105, 107, 207, 207))
+    monkeypatch.setattr(replies, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    clock = GeneratorClock()
+    assert len(list(clock.timed(Piece(text) for text in "ab"))) == clock.count == 2
+    assert (clock.first, clock.seconds) == (5, 7)
 
 
 Open = Callable[..., AnswerStream]
@@ -345,6 +360,12 @@ RIVER = "Ice floats. The river floods in spring. Bread needs flour."
 def test_the_unit_around_an_answer_is_shown_without_a_denial(text: str, answer: str, shown: str) -> None:
     assert said(Models((answer, 0.9)), text) == shown
     assert said(Models(("Ice", 0.2), (answer, EXACT)), "Ice floats.", text) == shown.replace("[1]", "[2]")
+
+
+def test_a_unit_that_is_less_certain_is_shown_with_the_words_around_it() -> None:
+    assert said(Models(("in spring", EXACT - 0.01)), RIVER) == (
+        "Ice floats. The river floods in spring. [1] Bread needs flour."
+    )
 
 
 def test_the_same_passages_are_read_once_and_by_the_sentence_that_asks() -> None:
