@@ -182,6 +182,10 @@ def test_what_the_standard_parser_refuses_is_refused(text: str) -> None:
     assert accepted == valid
 
 
+def test_a_line_end_inside_a_string_counts() -> None:
+    assert [(leaf.value, leaf.line) for leaf in leaves('{"a": "x\ny",\n"b": 1}')] == [("x\ny", 1), ("1", 3)]
+
+
 def test_json_records_and_paths(read: Read, samples: dict[str, bytes]) -> None:
     document = read("a.json", samples["data.json"])
     assert shape(document) == [
