@@ -323,6 +323,7 @@ def test_filters(mails: Collection) -> None:
     ):
         assert found(mails, *filters) == ids, filters
         assert Filters.parse(Filters.parse(filters).texts) == Filters.parse(filters)
+    assert [Path(file.path).name for file in mails.files("to:dora")] == ["box.mbox", "five.eml", "four.eml"]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(1, 5)))[::5])
@@ -334,6 +335,15 @@ def test_a_thread_is_the_same_in_any_order_of_arrival(make: Make, folder: Any, o
             collection.index(folder.path)
         threads = {hit.mail.thread for hit in collection.search("cheese", 9, rerank=False) if hit.mail}
     assert threads == {"1@x"}
+
+
+def test_mails_change_and_go_with_their_file(mails: Collection, folder: Any) -> None:
+    folder.write("four.eml", mail(4).as_bytes().replace(b"Bo <bo@b.org>", b"New <n@n.org>"))
+    (folder.path / "box.mbox").unlink()
+    mails.index(folder.path)
+    assert found(mails, "to:dora") == ["4@x", "5@x"]
+    assert found(mails, "from:new") == ["4@x"]
+    assert found(mails, "thread:4@x") == ["4@x"]
 
 
 def test_another_sender_is_damage_and_a_repair_reads_mails_again(mails: Collection, tiny_config: Any) -> None:

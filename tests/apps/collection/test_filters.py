@@ -180,6 +180,14 @@ def test_globs_may_begin_where_one_is_or_at_home(
     assert passing(files, Filters(paths=(glob,))) == expected
 
 
+def test_globs_may_begin_at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = File("/a/b.md", "markdown", 1, datetime(2020, 1, 1))
+    monkeypatch.chdir(Path("/").resolve())
+    for glob in (".", "..", "./a", "/a/.", "/./a/../a/b.md", "/."):
+        assert passing([file], Filters(paths=(glob,))) == ["/a/b.md"]
+    assert passing([file], Filters(paths=("./b.md",))) == []
+
+
 def test_a_working_directory_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")

@@ -164,6 +164,12 @@ def test_the_stretch_with_most_of_the_query_is_shown() -> None:
     assert marked(found.text, found.marks) == ["spring", "river", "floods"]
 
 
+def test_without_a_word_of_the_query_the_beginning_is_shown() -> None:
+    found = snippet("first words " * 50, {"absent": 1.0})
+    assert found.text.startswith("first words")
+    assert found.marks == ()
+
+
 def test_a_short_passage_is_shown_whole() -> None:
     found = snippet("  The river\nfloods. ", {"river": 1.0})
     assert found.text == "The river floods."
