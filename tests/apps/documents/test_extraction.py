@@ -30,13 +30,12 @@ def children() -> set[int]:
 
 
 def test_every_kind_becomes_chunks(session_extractor: Extractor, samples: dict[str, bytes], tmp_path: Path) -> None:
-    kinds = {}
+    kinds, titles = {}, {}
     for name, data in samples.items():
         (tmp_path / name).write_bytes(data)
         extracted = session_extractor.extract(tmp_path / name)
-        kinds[name] = extracted.kind
+        kinds[name], titles[name] = extracted.kind, extracted.title
         assert extracted.chunks
-        assert extracted.title
         assert all(chunk.text.strip() and chunk.context for chunk in extracted.chunks)
         assert extracted.warning == ""
     assert kinds == {
@@ -47,6 +46,11 @@ def test_every_kind_becomes_chunks(session_extractor: Extractor, samples: dict[s
         "export.json": "chat", "slack.json": "chat", "paper.tex": "latex", "books.bib": "bibtex", "letter.rtf": "rtf",
         "files.zip": "archive", "log.gz": "archive",
     }  # fmt: skip
+    assert titles == {name: name for name in samples} | {
+        "plain.txt": "Rivers", "notes.md": "Notes", "manual.rst": "Manual", "book.ipynb": "Rivers",
+        "page.html": "Rivers & floods", "export.json": "Club", "paper.tex": "Ice & snow", "paper.pdf": "A paper",
+        "letter.docx": "Rivers of the north", "talk.pptx": "Why rivers flood", "novel.epub": "A book",
+    }, "a file without a title has its name"  # fmt: skip
 
 
 def test_what_holds_nothing_or_is_no_file_is_skipped_with_its_reason(tmp_path: Path) -> None:
