@@ -68,6 +68,14 @@ def test_the_parts_of_a_long_document_follow_each_other(long_document: Collectio
     assert seen == {i + 1: line for i, line in enumerate(LONG.split("\n")) if line}
 
 
+def test_scopes_are_counted(server: Running) -> None:
+    with server.client() as client:
+        for text in ("The user likes tea.", "The user lives in Ghent."):
+            client.post("/memories", json={"messages": text, "user_id": "scoped", "agent_id": "a"}).raise_for_status()
+        scopes = client.get("/v1/scopes").json()["scopes"]
+    assert {"user_id": "scoped", "agent_id": "a", "run_id": None, "memories": 2} in scopes
+
+
 def test_results_bear_the_dates_of_their_files(server: Running) -> None:
     with server.client() as client:
         results = client.post("/v1/search", json={"query": "river garden office"}).json()["results"]
