@@ -348,6 +348,15 @@ def test_the_same_text_said_otherwise_is_another_memory_and_linked(memory: Memor
     assert [link["id"] for link in (memory.get(first["id"]) or {})["links"]] == [second["id"]]
 
 
+def test_a_conversation_may_repeat_itself(memory: Memory) -> None:
+    turns = [{"role": "user", "content": "yes"}] * 3
+    for event, count in (("ADD", 3), ("NONE", 1)):
+        results = memory.add(turns, user_id="ann")["results"]
+        assert [one["event"] for one in results] == [event] * 3
+        assert len({one["id"] for one in results}) == count
+    assert len(memory.get_all(user_id="ann")["results"]) == 3
+
+
 def test_an_update_links_the_new_text(memory: Memory) -> None:
     words = " ".join(f"word{n}" for n in range(30))
     first, second = add_all(memory, words), add_all(memory, "something else")
