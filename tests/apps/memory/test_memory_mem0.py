@@ -158,6 +158,19 @@ def test_facts_are_stored_instead_of_messages(make: Make) -> None:
     assert generator.asked[1].content == "[8 May 2023] user: I moved to Rome\nassistant: How is Rome?"
 
 
+def test_facts_were_told_on_the_day_it_was_there(make: Make) -> None:
+    generator = Scripted('{"facts": ["Ann moved to Rome."]}')
+    said = [
+        {"role": "user", "content": "I moved to Rome", "timestamp": "2023-05-08T23:30-07:00"},
+        {"role": "assistant", "content": "How is Rome?", "timestamp": "2023-05-08T16:00-07:00"},
+    ]
+    memory = make(generator=generator)
+    memory.add(said, user_id="ann", infer=True)
+    (fact,) = memory.get_all(user_id="ann")["results"]
+    assert fact["local_timestamp"] == "2023-05-08T23:30:00.000000-07:00"
+    assert generator.asked[1].content.startswith("[8 May 2023, 23:30] user: ")
+
+
 def test_the_instructions_can_be_given(make: Make) -> None:
     generator = Scripted('{"facts": []}')
     assert make(generator=generator).add("x", user_id="ann", infer=True, prompt="Only names.") == {"results": []}
