@@ -33,8 +33,8 @@ ALONE, IN_COMPANY, AHEAD = 256, 128, 64
 """Tokens of a prompt between two steps: while nobody else is there, while others write or wait, and while nobody has
 asked for it."""
 
-_UNREAD = 64
-"""Prompts whose best documents are read again when there is time; the latest ones."""
+_UNREAD = 8
+"""Prompts whose best documents are read again when there is time: the latest ones, because their tokens take memory."""
 
 _KEPT_S = 10.0
 """Seconds after which a sequence without work gives its memory back. The first one stays."""
