@@ -79,7 +79,7 @@ def collection_of(folder: Path, texts: Iterable[str], **models: Any) -> Path:
         files.mkdir(parents=True, exist_ok=True)
         for number, text in enumerate(texts):
             (files / f"{number}.txt").write_text(f"{text}\n", "utf-8")
-        with Collection(place, memory="1GB", **models) as collection:
+        with Collection(place, memory="10GB", **models) as collection:
             collection.index([files])
         (folder / "done").touch()
     return place
