@@ -245,16 +245,18 @@ class GenerationEngine:
             return
         self._held.drop(seat)
         usual, seat.slice = seat.slice, AHEAD
+
+        def interrupts(position: int) -> bool:
+            return self._closed or bool(self._waiting)
+
         try:
-            with tree.prepare(path, cancelled=lambda _: self._wanted, backend=seat.backend, ahead=True) as prepared:
+            with tree.prepare(path, cancelled=interrupts, backend=seat.backend, ahead=True) as prepared:
                 if not prepared.complete:
                     self._unread.append(path)
+        except EdgeError:  # a request that came meanwhile must not end with it
+            self._trace.count("knowledge.dropped")
         finally:
             seat.slice = usual
-
-    @property
-    def _wanted(self) -> bool:
-        return self._closed or bool(self._waiting)
 
     def _end_all(self, error: Exception | None = None) -> None:
         for writing in list(self._writing):

@@ -342,6 +342,27 @@ def test_the_best_document_is_read_for_other_prompts_when_nobody_waits(
     assert made.trace.counters["knowledge.moved_hits"] == before + 2, "both were read before"
 
 
+def test_a_failure_of_reading_ahead_ends_no_request(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = bench(2, anywhere=True)
+    made.ask([MOVED, BEST])
+    made.finish()
+    prepare, arrived = made.tree.prepare, []
+
+    def fails(*arguments: Any, **options: Any) -> Any:
+        arrived.append(made.ask([POOL[0]]))
+        raise ModelError("no cells")
+
+    monkeypatch.setattr(made.tree, "prepare", fails)
+    usual = made.seats[0].slice
+    made.engine._turn()
+    assert made.seats[0].slice == usual
+    monkeypatch.setattr(made.tree, "prepare", prepare)
+    made.finish()
+    assert read(arrived[0]) == alone(arrived[0].prompt, arrived[0].longest)
+
+
 def test_nothing_is_read_ahead_that_a_pool_has_no_cells_for(bench: Callable[..., Bench]) -> None:
     made = bench(2, anywhere=True, cells=160)
     made.ask([MOVED, BEST])
